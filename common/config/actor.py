@@ -1,4 +1,4 @@
-"""Actors: how prompts are made and which engine samples."""
+"""Settings of the actors: prompts and policy engines."""
 
 import re
 from collections.abc import Mapping
@@ -16,80 +16,82 @@ COMPUTERRL_PROMPT: Mapping[str, int] = {
     "max_element_chars": 120,
     "max_prompt_tokens": 4096,
 }
-"""What a ComputerRL format takes where the configuration says nothing; 300 rows are the published number."""
+"""Defaults of the prompt's settings in a ComputerRL format. 300 rows are the published number."""
 
 COMPUTERRL_NEW_TOKENS = 256
-"""The same for the answer: a thought, fences and a call."""
+"""Default of `actor.max_new_tokens` in a ComputerRL format, for a thought, fences and a call."""
 
 MIN_COMPUTERRL_NEW_TOKENS = 48
-"""Tags, fences and the shortest call alone take about 30 tokens."""
+"""Minimum of `actor.max_new_tokens` in a ComputerRL format. Tags, fences and the shortest call alone take about 30 tokens."""
 
 VISION_PROBLEM = Problem(
     "actor.prompt.format",
-    "'computerrl_vision' asks with pictures, and both engines take token ids only",
+    "'computerrl_vision' makes prompts with images, but all engines take tokens only",
     "use computerrl_text (the screen as rows) or compact",
 )
 
 
 class PromptConfig(Section):
-    """How an episode becomes tokens. Read by actor."""
+    """Settings of the prompt: how an observation becomes tokens. Read by the actors."""
 
     format: Literal["compact", "computerrl_text", "computerrl_vision"] = "compact"
-    """How the policy is asked and how it answers, demonstrations included. `compact`: few tokens, numbered elements, one call.
-    `computerrl_text`: the published prompt, with rows of centres and sizes, the calls listed, and a thought and a Python block
-    for an answer; it always uses the chat template. `computerrl_vision`: the same with a screenshot; no engine takes pictures
-    yet."""
+    """Format of prompt and completion, demonstrations included. `compact`: few tokens, numbered elements, one call as the
+    completion. `computerrl_text`: the published prompt. It shows rows with centres and sizes, lists the calls, and expects a
+    thought and a Python block; it always uses the chat template. `computerrl_vision`: the same prompt with a screenshot. No
+    engine takes images yet, so that this format is refused."""
     max_elements: int = Field(14, ge=1)
-    """Element rows in the prompt at most; content rows come before toolbars and menus. 300 in a ComputerRL format that does not
-    say otherwise; `desktop.max_elements` bounds them as well."""
+    """Maximum number of element rows in a prompt. Content rows go before toolbars and menus. The default is 300 in a ComputerRL
+    format. `desktop.max_elements` limits the rows of the observation before this limit applies."""
     max_toolbar_elements: int = Field(3, ge=0)
-    """Of which toolbar, menu and status bar rows at most; 300 in a ComputerRL format."""
+    """Maximum number of toolbar, menu and status-bar rows among `max_elements`. The default is 300 in a ComputerRL format."""
     max_element_chars: int = Field(32, ge=4)
-    """Longer element texts are cut; 120 in a ComputerRL format."""
+    """Maximum number of characters of an element's text; a longer text is cut. The default is 120 in a ComputerRL format."""
     window_title: bool = True
-    """Name the active window's title beside its application."""
+    """Whether the prompt shows the active window's title beside the name of its application."""
     history_steps: int = Field(4, ge=0)
-    """Earlier actions shown, newest last."""
+    """Number of earlier actions that a prompt shows, the newest last."""
     max_prompt_tokens: int = Field(256, ge=32)
-    """Rows are left out from the end until the prompt fits; 4096 in a ComputerRL format, whose list of calls alone takes 800 to
-    1,500 tokens."""
+    """Maximum number of tokens of a prompt. Rows are left out from the end until the prompt fits. The default is 4096 in a
+    ComputerRL format, whose list of calls alone takes 800 to 1,500 tokens."""
     chat_template: bool = False
-    """Wrap the prompt in the tokenizer's chat template (about 30 tokens more on SmolLM2); ComputerRL formats always do."""
+    """Whether prompts are wrapped in the tokenizer's chat template, which takes about 30 more tokens on SmolLM2. ComputerRL
+    formats always are."""
 
     @model_validator(mode="before")
     @classmethod
     def _fill_format(cls, given: Any) -> Any:
-        """Numbers that nobody gave follow the format, so that the resolved configuration shows what is used."""
+        """Fill in the format's defaults for fields not given, so that the resolved configuration shows the values in use."""
         if isinstance(given, dict) and str(given.get("format", "")).startswith("computerrl"):
             return {**COMPUTERRL_PROMPT, **given}
         return given
 
 
 _PLACE = re.compile(r"(\[[0-9a-f:.]+(%[\w.-]+)?\]|[\w-]{1,63}(\.[\w-]{1,63})*\.?)(:\d*)?", re.ASCII | re.IGNORECASE)
-"""Host and port in a URL: an IPv6 number in brackets, perhaps with its zone, an IPv4 number, or a name in ASCII."""
+"""Host and port in a URL. The host is an IPv6 address in brackets, perhaps with its zone, an IPv4 address, or a name in ASCII."""
 _MAX_PORT = 65535
 
 
 class EndpointConfig(Section):
-    """A server that holds the model to evaluate. Read by actor and launch."""
+    """A server that holds the model to evaluate. Read by the actors and by launch."""
 
     url: str
-    """Of an OpenAI-compatible server that knows vLLM's return_token_ids, up to and with /v1."""
+    """Address of an OpenAI-compatible server, up to and with `/v1`. The server must support vLLM's option
+    `return_token_ids`."""
     model: str | None = None
-    """Its name there; None: the only one that is served."""
+    """Name of the model on the server. None: the only model that it serves."""
     key_file: Place | None = None
-    """A file (mode 0600) with the key that the server wants; None: it wants none."""
+    """Path of a file (mode 0600) with the server's API key. None: the server needs no key."""
     timeout_s: float = Field(300.0, gt=0)
-    """For an answer."""
+    """Time limit for one completion in seconds."""
 
     @field_validator("url")
     @classmethod
     def _of_a_server(cls, url: str) -> str:
         place = urlsplit(url)  # Raises ValueError for brackets that do not close.
         if "@" in place.netloc:
-            raise ValueError("should hold no user or key; put the key into a file and name that in key_file")
+            raise ValueError("should contain no user name or key; write the key into a file and name the file in key_file")
         if place.scheme not in ("http", "https") or not _PLACE.fullmatch(place.netloc) or not re.fullmatch(r"[!-~]+", url):
-            raise ValueError("should be http:// or https:// and a host in ASCII, such as http://127.0.0.1:8000/v1")
+            raise ValueError("should be http:// or https:// followed by a host in ASCII, such as http://127.0.0.1:8000/v1")
         if "?" in url or "#" in url:
             raise ValueError("should end with /v1, without ? or #")
         if not 0 < int(place.netloc.rpartition("]")[2].partition(":")[2] or "1") <= _MAX_PORT:
@@ -98,67 +100,72 @@ class EndpointConfig(Section):
 
 
 class ActorConfig(Section):
-    """One actor process. Read by actor and launch."""
+    """Settings of the actors and of their policy engines. Read by the actors and by launch."""
 
     num_actors: int = Field(1, ge=1, le=MAX_PROCESSES)
-    """Actor processes."""
+    """Number of actor processes."""
     num_episodes: int = Field(4, ge=1, le=MAX_PROCESSES)
-    """Episodes each actor plays at a time; normally the number of desktops it can lease."""
+    """Number of episodes that each actor plays at a time; normally the number of desktops that it can lease."""
     engine: Literal["vllm", "transformers", "endpoint"] = "transformers"
-    """Policy engine. On CPUs and for models of a few hundred million parameters transformers is the faster of the two here
-    (`computerrl bench engines`); on GPUs and for larger models take vllm. endpoint: a server is asked, and the run can only
-    evaluate; `model.name` is then a folder with the model's config.json and tokenizer."""
+    """Policy engine that samples completions. `transformers`: the faster engine on CPUs and for models of a few hundred million
+    parameters (`computerrl bench engines`). `vllm`: for GPUs and larger models. `endpoint`: a server samples, and the run can
+    only evaluate. `model.name` is then a folder with the model's config.json and tokenizer."""
     endpoint: EndpointConfig | None = None
-    """The server, for engine endpoint."""
+    """Settings of the server for engine `endpoint`. None: there is no server."""
     inference: Literal["local", "central"] = "local"
-    """Where answers are sampled. local: each actor has an engine of its own. central: `num_engines` processes have one each, and
-    all actors, which then need neither weights nor a GPU, ask those; an actor goes on with another one when its own is gone."""
+    """Place where completions are sampled. `local`: each actor has an engine of its own. `central`: `num_engines` processes
+    have one engine each and sample for all actors. Actors then need neither weights nor a GPU, and go on with another engine
+    when theirs has ended."""
     num_engines: int = Field(1, ge=1, le=MAX_PROCESSES)
-    """Engine processes, with inference central; at most one for each actor."""
+    """Number of engine processes with central inference; at most one for each actor."""
     bind_address: str = "127.0.0.1"
-    """Address that engine processes listen on, with inference central. Loopback unless other hosts have to reach it."""
+    """Address that engine processes listen on with central inference. The default, loopback, reaches no other host."""
     on_new_weights: Literal["continue", "resume"] = "continue"
-    """What becomes of answers under way when new weights come; either way each token carries the version that sampled it, with
-    its probability then. continue: they go on at once, on keys and values of their beginning that older weights computed. resume:
-    the new weights read that beginning anew (prefill of prompt and answer so far), then go on; their tokens are what the new
-    policy alone would say after it."""
+    """Treatment of completions under way when new weights arrive. Each token carries the policy version that sampled it and its
+    probability at that time in both cases. `continue`: sampling goes on at once, on keys and values that older weights
+    computed. `resume`: the new weights first recompute keys and values of the prompt and of the tokens so far (prefill). Later
+    tokens are then those of the new policy given that beginning."""
     older_policy_every: int | None = Field(None, ge=2)
-    """Cross-policy sampling: each action of a training rollout is sampled with equal odds by the present or by older weights,
-    which are brought up to date when they are so many versions behind. Takes the memory and the threads of a second engine; the
-    mode pace does not wait for its steps. None: by the present weights alone, as evaluations always are."""
+    """Number of policy versions after which the older weights of cross-policy sampling are brought up to date. Each action of a
+    training rollout is sampled by the present or by the older weights, with equal odds. This takes the memory and the threads
+    of a second engine, and staleness mode `pace` does not wait for steps of the older weights. None: the present weights alone
+    sample, as they always do in evaluations."""
     max_new_tokens: int = Field(32, ge=1)
-    """Answer tokens at most; a longer answer is cut and counts as badly formed. 256 in a ComputerRL format that does not say
-    otherwise."""
+    """Maximum number of tokens of a completion. A longer completion is cut and counts as badly formed. The default is 256 in a
+    ComputerRL format."""
     max_draft_tokens: int = Field(8, ge=0)
-    """Tokens of an answer that are guessed from earlier answers and computed in one pass with the one before them, at most; which
-    tokens are sampled, and how likely each was, is as without. 0: none. Engine transformers only."""
+    """Maximum number of tokens of a completion that are guessed from earlier completions and computed in one pass (speculative
+    sampling). Sampled tokens and their probabilities are the same as without guesses. 0: no guesses. Only the engine
+    `transformers` uses this field."""
     memo_mb: int = Field(256, ge=0)
-    """Memory in MiB for next-token distributions that the present weights have computed already. Which tokens are sampled, and
-    how likely each was, is as without. A distribution over 49,152 tokens takes 200 kB. 0: none. Engine transformers on CPUs
-    only."""
+    """Memory in MiB for next-token distributions that the present weights have already computed. Sampled tokens and their
+    probabilities are the same as without it. One distribution over 49,152 tokens takes 200 kB. 0: nothing is kept. Only the
+    engine `transformers` on CPUs uses this field."""
     max_invalid_actions: int = Field(2, ge=1)
-    """An episode ends after this many answers in a row that are no action: a policy that rambles would cost the most."""
+    """Number of consecutive completions without a valid action after which an episode ends. Without this limit, a policy that
+    produces no actions costs the most time."""
     require_done: bool = False
-    """An episode succeeds only when the policy said `done()` or the task ended by itself (as AndroidWorld judges). False: the end
-    state alone counts (as OSWorld judges), and a policy that never stops is rewarded for all its idle steps."""
+    """Whether an episode can only succeed after the policy's `done()` or when the task ends by itself, as in AndroidWorld.
+    False: the end state alone counts, as in OSWorld. A policy that never stops is then rewarded for all its idle steps."""
     num_threads: int | None = Field(1, ge=1)
-    """CPU threads of the engine; None: all cores. Several threads wait for each other after every matrix, which costs more than
-    it gives while a learner or desktops use the same cores."""
+    """Number of CPU threads of an engine. None: all cores. Threads wait for each other after every matrix product. That costs
+    more than it gains while a learner or desktops use the same cores."""
     gpu_memory: float = Field(0.4, gt=0, le=1)
-    """Share of its GPU's memory that a vLLM engine takes for weights, keys and values. A learner or another engine on that GPU
-    needs the rest; 0.9 where the engine is alone."""
+    """Share of a GPU's memory that a vLLM engine takes for weights, keys and values. The rest is for a learner or another
+    engine on that GPU. Set 0.9 where the engine is alone."""
     max_num_batched_tokens: int | None = Field(None, ge=1)
-    """Tokens that one step of a vLLM engine computes, at most; prompts that are more are read over several steps. Memory for
-    activations grows with it, and so does the longest wait between two tokens of an answer. None: 16,384, or fewer where all
-    prompts of `num_live` answers are fewer."""
+    """Maximum number of tokens that a vLLM engine computes in one step; longer prompts are read over several steps. Memory for
+    activations grows with it, and so does the longest wait between two tokens of a completion. None: 16,384, or fewer where all
+    prompts and completions under way have fewer."""
     enforce_eager: bool = False
-    """A vLLM engine on a GPU compiles no code and captures no CUDA graphs: it starts sooner and samples more slowly. Without
-    effect on CPUs, where neither is done."""
+    """Whether a vLLM engine on a GPU skips compilation and CUDA graphs. It then starts sooner and samples more slowly. Without
+    effect on CPUs, which use neither."""
     prompt: PromptConfig = PromptConfig()
+    """Settings of the prompt."""
 
     @property
     def num_live(self) -> int:
-        """Answers that an engine samples at a time, at most."""
+        """Maximum number of completions that an engine samples at a time."""
         if self.inference == "local":
             return self.num_episodes
         return -(-self.num_actors // self.num_engines) * self.num_episodes

@@ -1,6 +1,6 @@
-"""The base of every configuration model: frozen, unknown keys are errors, field docstrings become descriptions.
+"""The base of every section of the configuration: frozen, unknown keys are errors, field strings become descriptions.
 
-It also holds the rules that every number and every text of the tree obeys, whatever else its field demands.
+It also holds the rules for all numbers and all texts of the tree, which hold beside the rules of their fields.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
 
 MAX_NUMBER = 2**31 - 1
-"""Largest magnitude of a number. Counts and sizes end up in 32-bit integers of torch, numpy and the kernel."""
+"""Largest magnitude of a number. Counts and sizes become 32-bit integers in torch, numpy and the kernel."""
 MAX_SECONDS = 2_000_000
 """Longest duration in seconds, 23 days. A socket's timeout is a 32-bit number of milliseconds."""
 MAX_PROCESSES = 10_000
 """Largest number of processes or nodes of one kind, and of episodes that a process plays at a time."""
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-"""Of an environment variable that a shell can set."""
+"""Name of an environment variable that a shell can set."""
 Place = Annotated[str, AfterValidator(os.path.expanduser)]
-"""Path of a file or folder on this machine. No shell has replaced its `~` in KEY=~/x, let alone in a file."""
+"""Path of a file or folder on this machine. `~` stands for the home folder, which no shell replaces in KEY=~/x or in a file."""
 _SECONDS = "_s"
-"""Ending of the names of durations."""
+"""Ending of the names of durations in seconds."""
 
 
 class Section(BaseModel):
@@ -35,7 +35,7 @@ class Section(BaseModel):
     @field_validator("*", mode="wrap")
     @classmethod
     def _keep_truth_values(cls, given: Any, validate: ValidatorFunctionWrapHandler) -> Any:
-        """Refuse a truth value where a number is wanted: it would be 1 or 0. YAML takes yes, no, on and off for truth values."""
+        """Refuse a truth value in place of a number; it would be 1 or 0. YAML reads yes, no, on and off as truth values."""
         value = validate(given)
         pairs = zip(_leaves(given), _leaves(value), strict=False)  # A section is one leaf; its own fields were looked at.
         if any(isinstance(was, bool) and not isinstance(now, bool) for was, now in pairs):
@@ -45,7 +45,7 @@ class Section(BaseModel):
     @field_validator("*")
     @classmethod
     def _obey_rules(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse numbers without use and text that no file can hold, in lists and mappings too."""
+        """Refuse numbers that are too large and text that no file can hold, in lists and mappings too."""
         most = MAX_SECONDS if (info.field_name or "").endswith(_SECONDS) else MAX_NUMBER
         for leaf in _leaves(value):
             if isinstance(leaf, str):
@@ -60,7 +60,7 @@ class Section(BaseModel):
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """Values in ``value`` that hold no others; keys of mappings are among them."""
+    """The values inside ``value`` that contain no others. Keys of mappings are among them."""
     if isinstance(value, Mapping):
         for key, held in value.items():
             yield key

@@ -1,4 +1,4 @@
-"""The broker: staleness bound, delivery, network."""
+"""Settings of the broker."""
 
 from pydantic import Field
 
@@ -6,22 +6,26 @@ from computerrl.common.config.base import Section
 
 
 class BrokerConfig(Section):
-    """Read by broker, and by every process for the address."""
+    """Settings of the broker: staleness bound, assignments, journal, network. Read by the broker, and by every process for the
+    address."""
 
     bind_address: str = "127.0.0.1"
-    """Address the broker listens on; loopback unless other nodes take part."""
+    """Address that the broker listens on: an IPv4 or IPv6 address, `host` (the address of the host's name), `interface:NAME`,
+    or a network such as `10.20.0.0/16`. The default, loopback, reaches no other node."""
     port: int = Field(0, ge=0, le=65535)
-    """TCP port; 0 picks a free one and writes it into the run folder."""
+    """TCP port that the broker listens on. 0: any free port, which the broker writes into the run folder."""
     eta: int = Field(1, ge=0)
-    """Admission: a training group begins only while begun < (version + eta + 1) * groups_per_batch, which with groups of one size
-    is AReaL's submitted <= (version + eta + 1) * batch. Bounds the mean age; 0 is on policy: only the version announced last
-    plays for training."""
+    """Staleness bound of admission, in policy versions. A training group begins only while begun < (version + eta + 1) *
+    groups_per_batch. With groups of one size this is AReaL's submitted <= (version + eta + 1) * batch. It bounds the mean
+    policy age. 0: on policy; only actors with the newest announced version play for training."""
     max_assignment_s: float = Field(120.0, gt=0.0)
-    """An episode not submitted after this long is given to somebody else."""
+    """Deadline for an assigned episode in seconds. An episode that is not submitted in time is assigned to another actor."""
     peer_timeout_s: float = Field(15.0, gt=0.0)
-    """A process without heartbeat for this long, and for three times as long as it was told to wait with the next one (1 s; 10 s
-    among 2,000 processes), counts as dead; what it held is free again."""
+    """Time without a heartbeat, in seconds, after which a process counts as dead. The broker never waits less than three
+    heartbeat periods (1 s each; 10 s among 2,000 processes). The assignments of a dead process are free again."""
     fsync: bool = True
-    """fdatasync the journal before acknowledging; off only where losing power may lose work."""
+    """Whether the broker forces the journal to disk (fdatasync) before it acknowledges. False: a loss of power may lose
+    acknowledged work."""
     segment_mb: float = Field(64.0, gt=0.0)
-    """A segment of the journal that has grown to so many MiB is followed by a new one; those not needed any more are deleted."""
+    """Size of a journal segment in MiB after which the broker begins a new segment. Segments that are no longer needed are
+    deleted."""

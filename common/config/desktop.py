@@ -1,4 +1,4 @@
-"""Desktops and the env_server that serves them."""
+"""Settings of the desktops and of the env_server that serves them."""
 
 from typing import Literal
 
@@ -8,51 +8,53 @@ from computerrl.common.config.base import Section
 
 
 class DesktopConfig(Section):
-    """One env_server's desktops. Read by env_server."""
+    """Settings of the desktops of one env_server. Read by the env_servers and by launch."""
 
     driver: Literal["apptainer", "local", "scripted"] = "apptainer"
-    """`apptainer`: contained; `local`: the same guest without a container, for development; `scripted`: an imitation without
-    processes, for serial mode and unit tests. Never falls back from one to another."""
+    """Driver that runs the desktops. `apptainer`: in a container. `local`: the same guest without a container, for development.
+    `scripted`: an imitation without processes, for serial mode and unit tests. One driver never replaces another."""
     image: str = "core"
-    """Name of a recipe in env_server/image (built by `computerrl setup`), or the path of a sandbox folder or .sif file."""
+    """Container image of the desktops: the name of a recipe in env_server/image (built by `computerrl setup`), or the path of a
+    sandbox folder or .sif file."""
     apps: tuple[Literal["calc", "chromium", "files", "editor"], ...] = ("calc", "chromium", "files", "editor")
-    """Applications that start with the desktop and stay, if families of the run are played in them; the others start when a task
-    opens them (about 2 s)."""
+    """Applications that start with the desktop and stay open, as far as families of the run use them. Other applications start
+    when a task opens them, which takes about 2 s."""
     num_desktops: int = Field(4, ge=1, le=512)
-    """Desktops of this env_server. Those beyond the episodes played at a time are spares: idle, they put the task on screen that
-    will be asked for next, so that its reset takes a few milliseconds."""
+    """Number of desktops of one env_server. Desktops beyond the episodes played at a time are spares. A spare prepares the task
+    that will be requested next, so that its reset takes a few milliseconds."""
     max_starting: int | None = Field(None, ge=1)
-    """So many desktops start at the same time at most; None: half as many as there are cores. Each takes a core for 4 s, which
-    learner and actors, that start too, would wait for."""
+    """Maximum number of desktops that start at the same time. None: half the number of cores, at least 1. A starting desktop
+    takes a core for 4 s, and the learner and the actors start on the same cores."""
     memory_per_desktop_mb: int = Field(700, ge=1)
-    """What one desktop may take (PSS, MiB). More desktops than the machine's memory holds are refused before anything starts, and
-    one that broke is started again only where there is still room for it."""
+    """Memory (PSS) in MiB that is planned for one desktop. Desktops that do not fit the machine's memory are refused before
+    anything starts. A desktop that broke is started again only where this much memory is free."""
     memory_limit_mb: int = Field(2500, ge=100)
-    """A desktop that takes more (PSS, MiB) is ended and started anew: one runaway application must not take the host down."""
+    """Maximum memory (PSS) of one desktop in MiB. A desktop that takes more is ended and started again, so that one runaway
+    application does not bring the host down."""
     max_processes: int = Field(600, ge=50)
-    """Processes and threads of one desktop at most (about 150 in use with four applications)."""
+    """Maximum number of processes and threads of one desktop. About 150 are in use with four applications."""
     allow_shared_network: bool = False
-    """Start desktops even where the host refuses network namespaces; their applications can then reach the host's network. Off:
-    such a host is an error that says so."""
+    """Whether desktops may start on a host that refuses network namespaces. Their applications can then reach the host's
+    network. False: such a host is an error."""
     screen_width: int = Field(800, ge=320, le=3840)
-    """Pixels."""
+    """Width of the screen in pixels."""
     screen_height: int = Field(600, ge=240, le=2160)
-    """Pixels."""
+    """Height of the screen in pixels."""
     observation: Literal["tree", "screenshot", "both"] = "both"
-    """What an observation holds. Tree: accessibility rows; screenshot: stored picture."""
+    """Content of an observation. `tree`: accessibility rows. `screenshot`: a stored screenshot. `both`: rows and screenshot."""
     screenshot_format: Literal["webp", "png", "jpeg"] = "webp"
-    """Encoding of stored screenshots."""
+    """File format of stored screenshots."""
     max_elements: int = Field(120, ge=1)
-    """Rows of the linearised tree at most."""
+    """Maximum number of accessibility rows in an observation."""
     settle_quiet_s: float = Field(0.03, ge=0.0)
-    """An action has settled when neither X damage nor accessibility events came for this long."""
+    """Time in seconds without X damage and accessibility events after which an action counts as settled."""
     settle_deadline_s: float = Field(0.6, gt=0.0)
-    """Settling ends here at the latest; the observation says which of the two it was."""
+    """Deadline for settling in seconds after an action. The observation records which came first, quiet or the deadline."""
     step_deadline_s: float = Field(10.0, gt=0.0)
-    """A desktop that has not answered an action after this long is broken."""
+    """Deadline for an action in seconds. A desktop that does not reply in time is broken."""
     reset_deadline_s: float = Field(30.0, gt=0.0)
-    """The same for a reset (starting applications included)."""
+    """Deadline for a reset in seconds, the start of applications included. A desktop that does not reply in time is broken."""
     lease_time_limit_s: float = Field(60.0, gt=0.0)
-    """A lease not used for this long is taken back: its actor is dead."""
+    """Time in seconds after which an unused lease is taken back. Its actor counts as dead."""
     bind_address: str = "127.0.0.1"
-    """Address the env_server listens on; loopback unless actors run elsewhere."""
+    """Address that the env_server listens on. The default, loopback, reaches no actors on other nodes."""

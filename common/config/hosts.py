@@ -1,4 +1,4 @@
-"""Machines without a scheduler, for `computerrl up`."""
+"""The host list: machines without a scheduler, for `computerrl up`."""
 
 from __future__ import annotations
 
@@ -12,41 +12,47 @@ from computerrl.common.config.reading import read_section
 from computerrl.common.config.site import SiteProfile
 
 Host = Annotated[str, Field(pattern=r"^[^\s-]\S*$")]
-"""As `ssh` takes it; what begins with a hyphen would be an option."""
+"""Name of a host, as `ssh` takes it. A text that begins with a hyphen would be an option."""
 
 
 class HostList(Section):
-    """Hosts that this one reaches by ssh without a password, and that see the run folder and these packages under the same path.
-    Read by launch."""
+    """Machines without a scheduler: a file such as `configs/hosts.yaml`, for `computerrl up --hosts`. Read by launch.
+
+    This machine reaches each host by ssh without a password. All of them see the run folder and the installed packages under
+    the same path.
+    """
 
     learner: tuple[Host, ...] = Field(min_length=1)
-    """As `ssh` takes them. The first has the broker; `cluster.num_learner_nodes` is their number."""
+    """Names of the learner hosts, as `ssh` takes them. The first one has the broker. Their number is
+    `cluster.num_learner_nodes`."""
     workers: tuple[Host, ...] = ()
-    """Desktops, actors and engines; none: they are on the first learner host."""
+    """Names of the hosts with desktops, actors and engines. Empty: these processes run on the first learner host."""
     gpus_per_learner: int = Field(0, ge=0)
-    """GPUs of each learner host; ranks take the first ones."""
+    """Number of GPUs of each learner host. Learner ranks take the first ones."""
     gpus_per_worker: int = Field(0, ge=0)
-    """GPUs of each worker host, given to its engines in turn."""
+    """Number of GPUs of each worker host. Its engines take them in turn."""
     network: str = "host"
-    """As in a site profile."""
+    """Address of a host that its processes use: `host` (the address of its name), `interface:NAME`, or a network such as
+    `10.20.0.0/16`."""
     python: str | None = None
-    """The interpreter on the hosts; None: as here."""
+    """Path of the Python interpreter on the hosts. None: the path of the interpreter that runs this command."""
     container: str | None = None
-    """As in a site profile."""
+    """Path of an image in which learner, actors and engines run, with `--nv`. None: they run as installed."""
     binds: tuple[str, ...] = ()
-    """As in a site profile."""
+    """Folders that the container sees, as `apptainer --bind` takes them. The current folder, the run folder and the cache are
+    always among them."""
     environment: dict[VariableName, str] = Field(default_factory=dict)
-    """Variables for all processes."""
+    """Environment variables for all processes."""
     ssh: tuple[str, ...] = ()
-    """More options for every `ssh`, one each (`-p`, `2222`)."""
+    """Options for every `ssh` command, one word each (`-p`, `2222`)."""
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """All of them, learner hosts first."""
+        """All hosts, the learner hosts first."""
         return (*self.learner, *self.workers)
 
     def as_site(self) -> SiteProfile:
-        """What the plan wants to know of them."""
+        """The site profile that a plan uses for these hosts."""
         tree = {
             "network": self.network,
             "python": self.python,
@@ -60,5 +66,5 @@ class HostList(Section):
 
 
 def load_hosts(path: Path) -> HostList:
-    """Read ``path``. Raises `ConfigError`."""
+    """The host list in the file ``path``. Raises `ConfigError`."""
     return read_section(path, HostList)

@@ -1,4 +1,4 @@
-"""The learner: algorithm, optimizer, and the recipe BC -> RL -> Entropulse -> RL."""
+"""Settings of the learner: algorithm, optimizer, and the recipe BC -> RL -> Entropulse -> RL."""
 
 import math
 from typing import Annotated, Any, Literal
@@ -9,134 +9,148 @@ from computerrl.common.config.base import MAX_PROCESSES, Section
 
 
 class AlgorithmConfig(Section):
-    """Which algorithm, and its numbers. Read by learner."""
+    """The algorithm and its options. Read by the learner."""
 
     name: str = "grpo"
-    """A name in learner.algorithms.ALGORITHMS, or `module:Class` of a third party's entry point."""
+    """Name of the algorithm: one in `learner.algorithms.ALGORITHMS`, an entry point of another package, or `module:Class`."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Checked by the algorithm itself; unknown options are errors."""
+    """Options of the algorithm, which checks them itself. An unknown option is an error."""
 
 
 _Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OptimizerConfig(Section):
-    """AdamW. Read by learner."""
+    """Settings of the optimizer AdamW. Read by the learner."""
 
     lr: float = Field(5e-5, gt=0)
-    """Learning rate in RL."""
+    """Learning rate of RL updates."""
     betas: tuple[_Decay, _Decay] = (0.9, 0.95)
-    """AdamW's decay rates of the first and second moment."""
+    """Decay rates of AdamW's first and second moment."""
     weight_decay: float = Field(0.0, ge=0)
-    """Decoupled weight decay."""
+    """Coefficient of the decoupled weight decay."""
     max_grad_norm: float = Field(1.0, gt=0)
-    """Gradients are scaled down to this global norm."""
+    """Maximum global norm of the gradients; larger ones are scaled down to it."""
     warmup_updates: int = Field(0, ge=0)
-    """Number of the run's first updates over which the learning rate rises linearly."""
+    """Number of the run's first updates over which the learning rate rises linearly. 0: no warm-up."""
 
 
 class EntropulseConfig(Section):
-    """When RL pauses for a round of SFT on the run's own successes (ComputerRL section 3.4; triggers are ours)."""
+    """Settings of Entropulse: RL pauses for rounds of SFT on the run's own successes (ComputerRL section 3.4). The paper does
+    not publish its trigger; the one here is our own. Read by the learner."""
 
     enabled: bool = True
-    """False: one RL phase without SFT rounds."""
+    """Whether RL pauses for SFT rounds. False: one RL phase without rounds."""
     entropy_fraction: float = Field(0.5, gt=0, le=1)
-    """Trigger: entropy EMA below this fraction of the phase's first value ..."""
+    """Fraction of the phase's first entropy below which the entropy EMA has collapsed. An SFT round needs this and a success
+    that no longer rises (`success_slope`)."""
     success_slope: float = Field(0.005, ge=0)
-    """... and success rising by less than this per update ..."""
+    """Rise of success per update below which success no longer rises. An SFT round needs this and a collapsed entropy
+    (`entropy_fraction`)."""
     slope_window: int = Field(4, ge=2)
-    """... over this many updates."""
+    """Number of latest updates over which the rise of success is computed."""
     min_updates: int = Field(4, ge=1)
-    """Updates an RL phase lasts at least."""
+    """Minimum number of updates of an RL phase before a triggered round."""
     confirm_updates: int = Field(2, ge=1)
-    """Both must hold this many updates in a row; an entropy 10 % above the threshold starts the count again (hysteresis)."""
+    """Number of consecutive updates for which both conditions must hold. An entropy 10 % above the threshold, or a rising
+    success, starts the count again (hysteresis)."""
     force_after_fraction: float | None = Field(None, gt=0, lt=1)
-    """Share of the RL budget (updates, time or steps; the rounds' own time does not count) after which an SFT round starts even
-    when entropy has not collapsed; the k-th of n rounds at k/n of it. None: only the triggers above, or a person
+    """Share of the RL budget after which an SFT round starts even without a trigger: the k-th of n rounds at k/n of it. The
+    budget counts updates, time or steps, without the time of the rounds. None: only the triggers start a round, or a person
     (`computerrl phase sft`)."""
     max_phases: int = Field(1, ge=0)
-    """Maximum number of SFT rounds in a run. None begins in the last 30 % of the RL budget: RL goes on after each."""
+    """Maximum number of SFT rounds in a run. No round begins in the last 30 % of the RL budget, so that RL goes on after
+    each."""
     max_time_share: float = Field(0.1, gt=0, le=1)
-    """Maximum share of RL's time that a round takes, estimated from the supervised steps before it: fewer samples are drawn."""
+    """Maximum duration of a round as a share of the time of all updates so far. It is estimated from earlier supervised steps;
+    a round that would take longer draws fewer samples."""
     check_episodes_per_family: int = Field(0, ge=0)
-    """Episodes per family, of the tuning seeds, that are played before and after a round. A round after which fewer of them
-    succeed is taken back. 0: no check."""
+    """Number of episodes per family, on tuning seeds, that are played before and after a round. A round after which fewer of
+    them succeed is taken back. 0: no check."""
     samples_per_task: int = Field(2, ge=1)
-    """Successful rollouts drawn per task instance, at random over all updates (diverse policies)."""
+    """Number of successful rollouts drawn per task instance. They are drawn at random over all updates, so that the policies
+    behind them differ."""
     max_samples: int = Field(160, ge=1)
-    """Steps in the SFT pool at most."""
+    """Maximum number of steps in the SFT pool."""
     fill_with_demonstrations: bool = False
-    """What a family lacks of its share in the SFT pool is filled with its demonstrations: one that RL has never solved has no
-    successes, its groups carry no signal, and rounds without it unlearn the little that cloning taught. The paper does not."""
+    """Whether a family that lacks successes for its share of the SFT pool is filled up with its demonstrations. A family that
+    RL never solved has no successes, and a round without it unlearns the little that cloning taught. The paper does not do
+    this."""
     epochs: int = Field(1, ge=0)
-    """Passes over the SFT pool. 0: nothing is trained in a round; the reference becomes the present policy and the
-    optimizer forgets its first moments, which is what a round does besides training."""
+    """Number of passes over the SFT pool. 0: nothing is trained; a round then only makes the present policy the reference and
+    clears the optimizer's first moments."""
     lr: float = Field(5e-5, gt=0)
-    """Learning rate of the SFT round, while at most half of the training episodes succeed. Above that it falls to 0 in proportion
-    to the failures: a good policy has more to lose than to learn."""
+    """Learning rate of an SFT round while at most half of the training episodes succeed. Above that it falls in proportion to
+    the failures, to 0: a good policy has more to lose than to learn."""
     warmup_steps: int = Field(3, ge=0)
     """Number of optimizer steps over which the learning rate rises at the beginning of a round."""
 
 
 class RecipeConfig(Section):
-    """The order of phases and how long each lasts. Read by the learner, who conducts the run."""
+    """Settings of the phases and of how long each lasts. Read by the learner, which conducts the run."""
 
     demos_per_family: int = Field(8, ge=0)
-    """Demonstrated episodes per family for behaviour cloning; 0 skips cloning."""
+    """Number of demonstrated episodes per family for behaviour cloning. 0: no cloning."""
     demos_of_family: dict[str, int] = Field(default_factory=dict)
-    """Families that need another number than ``demos_per_family``: those that cloning learns at once, or hardly. Families that
-    the run does not play may be among them."""
+    """Number of demonstrated episodes of single families, in place of `demos_per_family`. It is for families that cloning
+    learns at once, or hardly. Families that the run does not play may be among them."""
     specialists: tuple[str, ...] = ()
-    """Folders of other runs whose successful rollouts are cloned beside the demonstrations: one generalist from a run for each
-    application (CODA). Each needs a checkpoint; model and prompt must be this run's."""
+    """Folders of other runs whose successful rollouts are cloned beside the demonstrations. This makes one generalist from a
+    run for each application (CODA). Each folder needs a checkpoint, and model and prompt must be those of this run."""
     specialist_episodes: int = Field(32, ge=1)
-    """Of each family from each of them at most, at random."""
+    """Maximum number of episodes of each family from each folder in `specialists`, drawn at random."""
     bc_epochs: int = Field(2, ge=1)
-    """Passes over the demonstrations."""
+    """Number of passes over the demonstrations in behaviour cloning."""
     bc_batch_size: int = Field(16, ge=1)
-    """Steps per optimizer step in cloning and Entropulse."""
+    """Number of samples per optimizer step in cloning and in Entropulse rounds."""
     bc_lr: float = Field(2e-4, gt=0)
     """Learning rate of behaviour cloning."""
     demo_replay_steps: int = Field(0, ge=0)
-    """Maximum number of steps of demonstrations that an RL update imitates beside the algorithm's loss, of the families that fail
-    (``demo_replay_below``), in turn, those that fail most first (demonstration-augmented policy gradient, arXiv 1709.10087). A
-    group that fails altogether says nothing to the algorithm; families that succeed hold what they can do by their own
-    successes."""
+    """Maximum number of steps of demonstrations that an RL update imitates beside the algorithm's loss (demonstration-augmented
+    policy gradient, arXiv 1709.10087). They are of the families that fail (`demo_replay_below`), in turn, those that fail most
+    first: a group that fails altogether has no signal for the algorithm. 0: no imitation."""
     demo_replay_below: float = Field(0.5, gt=0, le=1)
-    """Families fail when less than this share of their latest rollouts succeeded, in whichever update these were."""
+    """Success rate of a family's latest rollouts below which the family fails, and its demonstrations are imitated. The
+    rollouts count in whichever update they were."""
     demo_replay_weight: float = Field(0.5, gt=0)
-    """Weight of their mean negative log-likelihood."""
+    """Weight of the mean negative log-likelihood of imitated steps in the loss."""
     demos_of_failures: int = Field(0, ge=0)
-    """Demonstrations that RL may ask for, in all: of training instances on which a whole group failed. ``demo_replay_steps``
-    takes from these. What was cloned is known already, and was not enough where rollouts fail. 0: those cloned are replayed."""
+    """Maximum number of demonstrations that RL requests in a run, of training instances on which a whole group failed.
+    `demo_replay_steps` then imitates these: the cloned ones are known already, and were not enough. 0: the cloned
+    demonstrations are imitated."""
     eval_episodes_per_family: int = Field(20, ge=0)
-    """Held-out episodes per family in the last evaluation; 0 skips it. They begin with those of the two others."""
+    """Number of held-out episodes per family in the last evaluation. The two earlier evaluations play the first of the same
+    episodes. 0: no last evaluation."""
     eval_before_episodes_per_family: int | None = Field(None, ge=0)
-    """Of the untouched model, beside the demonstrations; None: as in the last one; 0 skips it."""
+    """Number of held-out episodes per family of the untouched model, played beside the demonstrations. None: as in the last
+    evaluation. 0: this evaluation is skipped."""
     eval_cloned_episodes_per_family: int | None = Field(None, ge=0)
-    """Of the cloned policy; None: as in the last one; 0 skips it."""
+    """Number of held-out episodes per family of the cloned policy. None: as in the last evaluation. 0: this evaluation is
+    skipped."""
     eval_split: Literal["evaluation", "tuning"] = "evaluation"
-    """Whose seeds evaluations play. tuning: `tasks.tuning_seeds`, while settings are being chosen."""
+    """Seeds that evaluations play. `evaluation`: the held-out seeds. `tuning`: `tasks.tuning_seeds`, while settings are being
+    chosen."""
     eval_rollouts_per_task: int = Field(1, ge=1, le=256)
-    """How often each of them is played: more than once tells pass@k (`computerrl eval`), at a temperature above 0."""
+    """Number of rollouts of each evaluated instance. More than one gives pass@k (`computerrl eval`), at a temperature above
+    0."""
     eval_temperature: float = Field(0.0, ge=0)
-    """Sampling temperature of evaluations; 0 is greedy."""
+    """Sampling temperature of evaluations. 0: greedy sampling."""
     max_updates: int = Field(60, ge=0)
-    """RL updates at most."""
+    """Maximum number of RL updates. 0: no RL."""
     max_run_s: float | None = Field(None, gt=0)
-    """Maximum number of seconds from the start of the run to its report; None: no limit. An evaluation gets the episodes that fit
-    into its share at the speed measured before. RL ends when the last evaluation is due. The last evaluation ends when time is
-    up, with the episodes that it has."""
+    """Maximum duration in seconds from the start of the run to its report. An evaluation gets the episodes that fit into its
+    share at the speed measured before. RL ends when the last evaluation is due, and the last evaluation ends when time is up,
+    with the episodes that it has. None: no limit."""
     max_rl_s: float | None = Field(None, gt=0)
-    """RL ends after this many seconds (all RL and SFT phases together); None: no limit but ``max_run_s``."""
+    """Maximum duration of all RL and SFT phases together, in seconds. None: no limit but `max_run_s`."""
     max_rl_env_steps: int | None = Field(None, ge=1)
-    """RL ends with the update that brings the desktop steps of its episodes to so many; None: no limit. For comparisons: how
-    many steps an update takes depends on the algorithm."""
+    """Maximum number of desktop steps of RL episodes. RL ends with the update that reaches it. It is for comparisons, because
+    the steps of an update depend on the algorithm. None: no limit."""
     target_success: float | None = Field(None, gt=0, le=1)
-    """RL ends early when the training success EMA reaches this; None: never."""
+    """Success EMA of training at which RL ends early. None: RL does not end early."""
 
     def num_demos(self, family: str) -> int:
-        """Demonstrations of ``family`` for cloning."""
+        """Number of demonstrations of ``family`` for cloning."""
         return self.demos_of_family.get(family, self.demos_per_family)
 
     @property
@@ -146,89 +160,105 @@ class RecipeConfig(Section):
 
 
 class StalenessConfig(Section):
-    """What happens to steps that training comes too late for (AReaL section 4). Read by learner.
+    """Treatment of steps that training reaches too late (AReaL section 4). Read by the learner.
 
-    Admission by credit (`broker.eta`) holds in every mode. It bounds the mean age and never the maximum: a straggler of D seconds
-    is D divided by the update period old.
+    Admission by credit (`broker.eta`) holds in every mode. It bounds the mean age and never the maximum: a straggler of D
+    seconds is D divided by the update period old.
     """
 
     mode: Literal["admit", "mask", "pace"] = "mask"
-    """admit: admission alone; no step is masked for its age, so there is no hard bound and `learner.max_age` has no effect.
-    mask: steps older than `learner.max_age` are masked out of the loss. pace: mask, and an update waits for steps in flight that
-    would pass the bound with it; meanwhile its batch grows, up to (eta + 1) * groups_per_batch groups."""
+    """Rule for steps that are too old. `admit`: admission alone; no step is masked for its age, so that there is no hard bound
+    and `learner.max_age` has no effect. `mask`: steps older than `learner.max_age` are masked out of the loss. `pace`: as
+    `mask`, and an update waits for steps in flight that would pass the bound with it. Meanwhile its batch grows, up to (eta +
+    1) * groups_per_batch groups."""
     stall_budget_s: float = Field(30.0, gt=0)
-    """Seconds that an update waits at most; mode pace only."""
+    """Maximum time in seconds that an update waits for steps in flight. Only mode `pace` uses this field."""
 
 
 class LoraConfig(Section):
-    """Train low-rank adapters instead of whole weights (LoRA): optimizer and gradients take hardly any memory. Read by learner.
+    """Settings of low-rank adapters (LoRA), which are trained in place of whole weights. Optimizer and gradients then take
+    hardly any memory. Read by the learner.
 
-    Needs peft, which set-up does not install: `.venv/bin/pip install peft`. Actors and exports get merged weights.
+    This needs the package peft, which set-up does not install: `.venv/bin/pip install peft`. Actors and exports get merged
+    weights.
     """
 
     rank: int = Field(16, ge=1)
-    """Rows of the inner matrix."""
+    """Rank of an adapter: the number of rows of its inner matrix."""
     alpha: int = Field(32, ge=1)
-    """What an adapter adds is scaled by alpha / rank."""
+    """Scale of an adapter: its output is multiplied by alpha / rank."""
     targets: tuple[str, ...] = Field(("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"), min_length=1)
-    """Names of the linear layers that get one, in each layer that `model.trainable_top_layers` trains."""
+    """Names of the linear layers that get an adapter, in each layer that `model.trainable_top_layers` selects."""
 
 
 class LearnerConfig(Section):
-    """The learner process. Read by learner and launch."""
+    """Settings of the learner. Read by the learner and by launch."""
 
     device: Literal["cpu", "cuda", "auto"] = "auto"
-    """Where the learner computes; auto: CUDA when a GPU is visible, else the CPU."""
+    """Device on which the learner computes. `auto`: CUDA when a GPU is visible, else the CPU."""
     algorithm: AlgorithmConfig = AlgorithmConfig()
+    """The algorithm and its options."""
     optimizer: OptimizerConfig = OptimizerConfig()
+    """Settings of the optimizer AdamW."""
     entropulse: EntropulseConfig = EntropulseConfig()
+    """Settings of SFT rounds during RL."""
     recipe: RecipeConfig = RecipeConfig()
+    """Settings of the phases and of how long each lasts."""
     group_size: int = Field(8, ge=2, le=4096)
-    """Rollouts per task instance (G); where `tasks.rollouts` adapts it, that of families of which nothing is known."""
+    """Number of rollouts per task instance (G in GRPO). Where `tasks.rollouts` adapts this number, it holds for families
+    without enough results."""
     groups_per_batch: int = Field(6, ge=1)
-    """Groups per update; with groups of group_size that is a batch of groups_per_batch * group_size trajectories."""
+    """Number of groups per update. With groups of `group_size` that is a batch of groups_per_batch * group_size
+    trajectories."""
     num_minibatches: int = Field(1, ge=1)
-    """Optimizer steps per update, each on whole groups; fewer when fewer groups train."""
+    """Number of optimizer steps per update, each on whole groups. There are fewer when fewer groups train."""
     max_age: int = Field(4, ge=0)
-    """Steps older than this many policy versions are masked out of the loss (hard bound); no effect in staleness.mode admit."""
+    """Maximum policy age of a trained step, in policy versions (hard bound). Older steps are masked out of the loss. Without
+    effect in staleness mode `admit`."""
     staleness: StalenessConfig = StalenessConfig()
+    """Treatment of steps that training reaches too late."""
     max_logprob_gap: float | None = Field(0.3, gt=0)
-    """The run ends when engine's and learner's log-probs of tokens that the present weights sampled differ by more than this on
-    average (rounding to bfloat16 makes 0.01 to 0.1): they do not run the same model. None: it is only shown (`logprob_gap`)."""
+    """Maximum mean difference between the engine's and the learner's log-probs of tokens that the present weights sampled.
+    Rounding to bfloat16 makes 0.01 to 0.1. The run ends above this: engine and learner then do not run the same model. None:
+    the difference is only recorded (`logprob_gap`)."""
     max_pack_tokens: int | None = Field(None, ge=64)
-    """Tokens per packed forward pass: steps share prompts only inside one, memory grows with it. None: twice the longest prompt
-    and answer that the run allows, at least 1,024, and more than 4,096 only where one of them is longer."""
+    """Maximum number of tokens per packed forward pass. Steps share prompts only inside one pass, and memory grows with it.
+    None: twice the longest prompt and completion that the run allows, at least 1,024, and more than 4,096 only where one of
+    them is longer."""
     num_threads: int | None = Field(None, ge=1)
-    """CPU threads; None: all cores."""
+    """Number of CPU threads of the learner. None: all cores."""
     sft_num_threads: int | None = Field(None, ge=1)
-    """Maximum number of CPU threads of a supervised step, on cores that are idle then: desktops and actors mostly wait. None:
-    num_threads."""
+    """Maximum number of CPU threads of a supervised step. It uses cores that are idle then, because desktops and actors mostly
+    wait. None: `num_threads`."""
     lora: LoraConfig | None = None
-    """None: train the weights themselves."""
+    """Settings of low-rank adapters. None: the weights themselves are trained."""
     activation_checkpointing: Literal["auto", "none", "full"] = "auto"
-    """What a trained layer, and a vision tower, computes again for its gradients instead of keeping it; the same gradients. none:
-    nothing. full: everything, for about a third more time; memory for one layer's activations. auto: none where the learner's
-    estimate fits into the memory that is free for it when it starts, of its GPU or of the host, else full."""
+    """Activations that a trained layer, and a vision tower, computes again for its gradients. The gradients are the same.
+    `none`: nothing is computed again. `full`: everything is, for about a third more time and the memory of one layer's
+    activations. `auto`: `none` where the learner's estimate fits into the memory of its device that is free at its start, else
+    `full`."""
     num_ranks: int = Field(1, ge=1, le=MAX_PROCESSES)
-    """Processes that share weights, optimizer and packs (FSDP2), one per GPU, or on the CPU with num_threads divided among them.
-    1: no torch.distributed. The learner starts the others itself; under torchrun this must be its number of processes."""
+    """Number of learner processes that share weights, optimizer and packs (FSDP2): one per GPU, or on the CPU with
+    `num_threads` divided among them. 1: no torch.distributed. The learner starts the other ranks itself; under torchrun this
+    must be its number of processes."""
     rank_timeout_s: float = Field(300.0, gt=0)
-    """A collective among ranks that takes longer is given up, and the learner ends (the supervisor starts it again)."""
+    """Deadline for a collective among ranks in seconds. The learner ends when one takes longer, and the supervisor starts it
+    again."""
     checkpoint_every_updates: int = Field(5, ge=1)
-    """RL updates between checkpoints; every phase change makes one too."""
+    """Number of RL updates between checkpoints. Every phase change makes a checkpoint too."""
     num_checkpoints_kept: int = Field(2, ge=1)
-    """Older ones are removed."""
+    """Number of newest checkpoints that are kept. Older ones are removed."""
     weight_backend: Literal["auto", "gloo", "nccl", "file"] = "auto"
-    """How new weights reach actors. auto: nccl on CUDA, gloo on CPU. file: through the run folder, where all nodes see it and
-    collectives have no network; costs a file of the trained weights for each version."""
+    """Transport of new weights to the actors. `auto`: nccl on CUDA, gloo on the CPU. `file`: a file of the trained weights in
+    the run folder for each version, for nodes whose network carries no collectives."""
     publish_every_updates: int = Field(1, ge=1)
-    """RL updates from one hand-over of weights to the next. More than 1 saves broadcasts, and makes what actors sample up to so
-    many versions older, less one; the end of a phase hands the weights over in any case."""
+    """Number of RL updates between broadcasts of weights. More than 1 saves broadcasts, and makes actors' weights up to this
+    many versions older, less one. The end of a phase broadcasts in any case."""
     weight_timeout_s: float = Field(3.0, gt=0)
-    """A bucket of 64 MiB that takes longer has met an actor that hangs: the broadcast is given up and made again, with twice
-    the time, with those that still live."""
+    """Deadline for a bucket of 64 MiB of weights in seconds. When a receiver misses it, the broadcast is given up and made
+    again with the receivers that still reply, and with twice the time."""
     bind_address: str = "127.0.0.1"
-    """Address for the weight control socket and store."""
+    """Address that the learner's weight control socket and store listen on. The default, loopback, reaches no other host."""
 
     @property
     def age_bound(self) -> float:

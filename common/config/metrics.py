@@ -1,4 +1,4 @@
-"""What a run tells to others than its pages."""
+"""Settings of metrics for other programs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from computerrl.common.config.base import Section
 
 
 class MetricsConfig(Section):
-    """Read by all processes."""
+    """Settings of metrics for other programs than ComputerRL's own pages. Read by all processes."""
 
     prometheus: bool = False
-    """Each process answers `GET /metrics` on a port of its own, written to `metrics/` in the run folder (configs/prometheus.yml).
-    Whoever reaches the port may read the figures, nothing else."""
+    """Whether each process serves `GET /metrics` for Prometheus. Each has a port of its own, which it writes to `metrics/` in
+    the run folder (configs/prometheus.yml). A program that reaches the port can read the figures and nothing else."""
     wandb: bool = False
-    """The numbers of each update for Weights & Biases, offline: below `wandb/` in the run folder; `wandb sync` uploads them.
-    Needs the package wandb (`pip install computerrl[wandb]`)."""
+    """Whether the figures of each update are also written for Weights & Biases, offline, below `wandb/` in the run folder.
+    `wandb sync` uploads them. This needs the package wandb (`pip install computerrl[wandb]`)."""
     bind_address: str = "127.0.0.1"
-    """An address, `host`, `interface:NAME` or a network (10.0.0.0/8), as in `broker.bind_address`."""
+    """Address that the Prometheus ports listen on, written as in `broker.bind_address`: an address, `host`, `interface:NAME` or
+    a network (10.0.0.0/8)."""

@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
 from computerrl.common.config.base import Section
 from computerrl.common.errors import ConfigError, Problem
@@ -38,20 +39,20 @@ def read_section(path: Path, kind: type[Kind], *, overrides: Sequence[str] = ())
 
 
 _MAX_BITS = 64
-"""Integers of more bits are refused where they are read: Python does not even print those of 4,300 digits."""
+"""Maximum number of bits of an integer. Python does not even print an integer of 4,300 digits."""
 _MAX_FILE_BYTES = 1 << 20
-"""A list of 10,000 hosts takes half of it."""
+"""Maximum size of a file in bytes. A list of 10,000 hosts takes half of it."""
 _MAX_CHARS = 4 << 20
-"""Of all values, with aliases written out: a few aliases inside each other stand for more than memory holds."""
+"""Maximum number of characters of all values, aliases written out. A few nested aliases can stand for more than memory holds."""
 
 _INT, _FLOAT, _TEXT, _MERGE, _VALUE = (f"tag:yaml.org,2002:{name}" for name in ("int", "float", "str", "merge", "value"))
 _BASE_8_OR_60 = re.compile(r"[-+]?0[0-9_]+|.*:.*")
-"""What YAML 1.1 takes for a number that nobody sees in it: 010 is 8, 1:30 is 90. In YAML 1.2 and here they are texts."""
+"""Texts that YAML 1.1 reads as numbers in base 8 or 60: 010 is 8, 1:30 is 90. In YAML 1.2 and here they are texts."""
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """Safe YAML in which a key given twice is an error: the first one would be ignored silently. A value that is not of the type
-    that it looks like (`2026-99-99`, `!!int x`) is a `YAMLError` too, and so are values without end and too many of them."""
+    """Safe YAML in which a repeated key is an error: the first one would be ignored silently. A value that is not of the type
+    that it looks like (`2026-99-99`, `!!int x`) is a `YAMLError` too. So are values that contain themselves, and too many."""
 
     def resolve(self, kind: type[yaml.Node], value: str, implicit: Any) -> str:
         tag = str(super().resolve(kind, value, implicit))
@@ -68,10 +69,10 @@ class _StrictLoader(yaml.SafeLoader):
         try:
             value = super().construct_object(node, deep=deep)
         except (ValueError, LookupError, AttributeError, TypeError) as error:
-            reason = f"{node.value!r:.60} cannot be read: {error}"
+            reason = f"{node.value!r:.60} is not valid: {error}"
             raise yaml.constructor.ConstructorError(None, None, reason, node.start_mark) from None
         if isinstance(value, int) and value.bit_length() > _MAX_BITS:
-            reason = f"an integer of {value.bit_length()} bits is too large"
+            reason = f"an integer of {value.bit_length()} bits is too large (at most {_MAX_BITS})"
             raise yaml.constructor.ConstructorError(None, None, reason, node.start_mark)
         return value
 
@@ -88,8 +89,8 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 def _count_chars(node: yaml.Node, known: dict[int, int | None]) -> int:
-    """Characters of ``node`` with all aliases written out. ``known``: those of nodes counted before, None while they are
-    counted. Raises `YAMLError` for more than `_MAX_CHARS`."""
+    """Number of characters of ``node`` with all aliases written out. ``known`` has the numbers of earlier nodes; None marks one
+    that is being counted. Raises `YAMLError` for more than `_MAX_CHARS`."""
     if id(node) in known:
         num_chars = known[id(node)]
         if num_chars is None:
@@ -108,7 +109,7 @@ def _count_chars(node: yaml.Node, known: dict[int, int | None]) -> int:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in ``path``; raises `ConfigError`."""
+    """The mapping in the file ``path``. Raises `ConfigError`."""
     text = _read_text(path)
     try:
         tree = yaml.load(text, Loader=_StrictLoader)
@@ -116,28 +117,28 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError([Problem(str(path), "YAML syntax: is nested too deeply", "correct the file")]) from None
     except yaml.reader.ReaderError as error:
         line = 1 + text.count("\n", 0, error.position)
-        reason = f"line {line} holds the character U+{error.character:04X}, which YAML does not allow"
+        reason = f"line {line} contains the character U+{error.character:04X}, which YAML does not allow"
         raise ConfigError([Problem(str(path), reason, "remove it, and save the file as UTF-8 text")]) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         lines = text.splitlines()
-        # Behind the last line where something has no end.
+        # The mark is behind the last line when a list or a quote is not closed.
         step = f"correct that line: {lines[mark.line].strip()!r:.100}" if mark and mark.line < len(lines) else "correct the end"
         raise ConfigError([Problem(str(path), f"YAML syntax, {where}{_reason(error)}", step)]) from None
     if tree is None:
         return {}
     if not isinstance(tree, dict):
-        raise ConfigError([Problem(str(path), f"holds a {type(tree).__name__}, not a mapping", "write `key: value` lines")])
+        raise ConfigError([Problem(str(path), f"contains a {type(tree).__name__}, not a mapping", "write `key: value` lines")])
     return tree
 
 
 def _read_text(path: Path) -> str:
-    """All of the file ``path``. Raises `ConfigError`, also for what would be waited for or has no end (pipes, devices)."""
+    """The text of the file ``path``. Raises `ConfigError`, also for pipes and devices, which may block or have no end."""
     step = "give the path of a YAML file, for example configs/quickstart.yaml"
     try:
         if path.exists() and not path.is_file():
-            raise ConfigError([Problem(str(path), f"is a {'folder' if path.is_dir() else 'pipe or device'}, no file", step)])
+            raise ConfigError([Problem(str(path), f"is a {'folder' if path.is_dir() else 'pipe or device'}, not a file", step)])
         with path.open("rb") as file:
             data = file.read(_MAX_FILE_BYTES + 1)
     except OSError as error:
@@ -155,7 +156,7 @@ def _reason(error: yaml.YAMLError) -> str:
 
 
 def apply_override(tree: dict[str, Any], override: str, kind: type[Section]) -> Problem | None:
-    """Set one ``path.to.field=value`` in ``tree``, which becomes a ``kind``; what is wrong with it, else None."""
+    """Set one ``path.to.field=value`` in ``tree``, which becomes a ``kind``. Returns the problem, or None."""
     path, equals, text = override.partition("=")
     if not equals or not path:
         return Problem(f"--set {override}", "is not of the form path.to.field=value", "write it as learner.max_age=2")
@@ -170,15 +171,15 @@ def apply_override(tree: dict[str, Any], override: str, kind: type[Section]) -> 
         node[last] = _read_value(text, _annotation(kind, path.split(".")))
     except (yaml.YAMLError, RecursionError) as error:
         reason = "is nested too deeply" if isinstance(error, RecursionError) else _reason(error)
-        return Problem(f"--set {path}", f"value {text!r:.200} is not YAML: {reason}", "put quotes around it")
+        return Problem(f"--set {path}", f"value {text!r:.200} is not YAML: {reason}", "put quotes around the value")
     return None
 
 
 def _read_value(text: str, annotation: Any) -> Any:
-    """The value that ``text`` of a command line has in a field of the type ``annotation``.
+    """The value of ``text`` from a command line, for a field of the type ``annotation``.
 
-    A field of text takes it as it is: folder names hold ` #`, `: ` and brackets, and runs may be called 007. Quotes around the
-    whole text are YAML's, and a field that may be empty is emptied by `null`. All other fields take YAML.
+    A text field takes it unchanged, because folder names may contain ` #`, `: ` and brackets, and a run's name may be 007. Quotes
+    around the whole text are YAML's. `null` sets a field to None where the field allows None. All other fields read it as YAML.
     """
     choices = _choices(annotation)
     is_quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
@@ -186,7 +187,7 @@ def _read_value(text: str, annotation: Any) -> Any:
         return None if type(None) in choices and text in _EMPTY else text
     value = yaml.load(text, Loader=_StrictLoader)
     if isinstance(value, str) and not is_quoted:
-        # YAML 1.1 reads 1e-6 (no dot) as text; people mean a number.
+        # YAML 1.1 reads 1e-6 (no dot) as text, but a number is meant.
         try:
             return float(value)
         except ValueError:
@@ -199,7 +200,7 @@ _EMPTY = ("", "~", "null", "Null", "NULL")
 
 
 def _annotation(kind: type[Section], path: Sequence[str]) -> Any:
-    """Type of the field ``path`` of a ``kind``; None where there is no such field."""
+    """Type of the field at ``path`` below ``kind``; None where there is no such field."""
     *parents, last = path
     section = _section_at(kind, parents)
     field = section.model_fields.get(last) if section is not None else None
@@ -214,7 +215,7 @@ def _problem(item: Any, kind: type[Section]) -> Problem:
     given = item["input"]
     step = "correct the value"
     if item["type"] == "string_type" and isinstance(given, int | float | datetime.date):
-        step = "put quotes around it: without them YAML takes it for a number, a date or a truth value"
+        step = "put quotes around it: without them YAML reads a number, a date or a truth value"
     elif item["type"] == "tuple_type":
         message = "should be a list"
         step = f"write it as [{given}]" if isinstance(given, str | int | float) else "write it as [FIRST, SECOND]"
@@ -229,28 +230,28 @@ _SECRETS = re.compile(r"(?<=://)[^\s'\"]*@|(?<=://)([^\s'\"@?#]*)[?#][^\s'\"]*")
 
 
 def _shown(given: Any) -> str:
-    """The beginning of ``given`` without what an address may hold of passwords and keys: before @, and from ? or # on."""
+    """The beginning of ``given`` without passwords and keys of an address, which are before @ and from ? or # on."""
     return _SECRETS.sub(r"\1...", repr(given))[:80]
 
 
 _NEAR = 0.8
-"""Similarity from which a key elsewhere in the tree is proposed."""
+"""Minimum similarity of a key of another section that is proposed."""
 _MAX_PROPOSED = 3
 
 
 def _advice_on_key(kind: type[Section], loc: Sequence[int | str]) -> str:
-    """The field that an unknown key at ``loc`` was probably meant to be: of that name in another section, of a similar name
-    here, of a similar name in another section, or with the key's words in its description."""
+    """The next step for an unknown key at ``loc``: the field that was probably meant. In this order: a field of that name in
+    another section, of a similar name in this section, of a similar name in another one, with the key's words in its string."""
     key, here = str(loc[-1]), [str(part) for part in loc[:-1]]
-    fields = field_descriptions(kind)
-    # Those below the section where the key was looked for first.
+    fields = fields_below(kind)
+    # Fields below the section of the key go first.
     near_first = sorted(fields, key=lambda path: (path.split(".")[: len(here)] != here, path.count(".")))
     by_name: dict[str, list[str]] = {}
     for path in near_first:
         by_name.setdefault(path.rpartition(".")[2], []).append(path)
     if key in by_name:
         return _proposal(by_name[key])
-    if key in fields:  # As a command line has it.
+    if key in fields:  # A dotted path, as on a command line.
         section, _, name = key.rpartition(".")
         return f"write {name} into the section {section}"
     valid = _field_names(kind, loc[:-1])
@@ -261,7 +262,7 @@ def _advice_on_key(kind: type[Section], loc: Sequence[int | str]) -> str:
     if afar:
         return _proposal(by_name[afar[0]])
     words = key.replace("_", " ").lower()
-    described = [path for path in near_first if len(words) > 3 and words in fields[path].lower()]
+    described = [path for path in near_first if len(words) > 3 and words in (fields[path].description or "").lower()]
     if described:
         return _proposal(described)
     return f"valid here: {', '.join(sorted(valid))}" if valid else "remove it"
@@ -275,34 +276,34 @@ def _proposal(paths: Sequence[str]) -> str:
     return f"did you mean {' or '.join(map(repr, paths[:_MAX_PROPOSED]))}?"
 
 
-def field_descriptions(kind: type[Section], prefix: str = "") -> dict[str, str]:
-    """Dotted path -> description of every field below ``kind``, sections included."""
-    found: dict[str, str] = {}
+def fields_below(kind: type[Section], prefix: str = "") -> dict[str, FieldInfo]:
+    """Dotted path -> field of every field below ``kind``, sections included, in the order of the classes."""
+    found: dict[str, FieldInfo] = {}
     for name, field in kind.model_fields.items():
-        found[f"{prefix}{name}"] = field.description or ""
-        section = _section_in(field.annotation)
+        found[f"{prefix}{name}"] = field
+        section = section_in(field.annotation)
         if section is not None:
-            found |= field_descriptions(section, f"{prefix}{name}.")
+            found |= fields_below(section, f"{prefix}{name}.")
     return found
 
 
 def _choices(annotation: Any) -> tuple[Any, ...]:
-    """The types that ``annotation`` allows: those of `str | None`, or itself."""
+    """The types that ``annotation`` allows: those of a union, or itself."""
     allowed = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     return tuple(get_args(one)[0] if get_origin(one) is Annotated else one for one in allowed)
 
 
-def _section_in(annotation: Any) -> type[Section] | None:
+def section_in(annotation: Any) -> type[Section] | None:
     """The section that ``annotation`` is or may be (`LoraConfig | None`)."""
     return next((one for one in _choices(annotation) if isinstance(one, type) and issubclass(one, Section)), None)
 
 
 def _section_at(kind: type[Section], loc: Sequence[int | str]) -> type[Section] | None:
-    """The section at ``loc`` below ``kind``, None where there is none."""
+    """The section at ``loc`` below ``kind``; None where there is none."""
     section: type[Section] | None = kind
     for part in loc:
         field = section.model_fields.get(str(part)) if section is not None else None
-        section = None if field is None else _section_in(field.annotation)
+        section = None if field is None else section_in(field.annotation)
     return section
 
 

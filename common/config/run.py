@@ -1,4 +1,4 @@
-"""The whole tree, and reading it from YAML."""
+"""The whole configuration of a run, and reading it from YAML."""
 
 from __future__ import annotations
 
@@ -34,56 +34,63 @@ if TYPE_CHECKING:
 Actions = Literal["api_gui", "gui"]
 
 _NUM_STARTS = 100
-"""Parts of a range of seeds, of which runs with different `seed` take one each."""
+"""Number of parts of a range of seeds. Runs with different `seed` begin in different parts."""
 
 _SPLITS: tuple[Split, ...] = ("demonstration", "training", "evaluation", "tuning")
 
 
 class TasksConfig(Section):
-    """What is played. Read by broker (through the learner's orders) and env_server."""
+    """Settings of the tasks that are played. Read by the env_servers, and through the learner's orders by the broker."""
 
     families: tuple[str, ...] = ()
-    """Names in env_server.tasks; empty: the default ones that the driver can play, without the `web-<page>` of every MiniWoB++
-    page."""
+    """Names of the task families that are played (`computerrl tasks list`). Empty: the default families that the driver can
+    play. The families `web-<page>` of all MiniWoB++ pages are not among them."""
     max_steps: int = Field(6, ge=1)
-    """Actions per episode at most."""
+    """Maximum number of actions per episode."""
     actions: Actions = "api_gui"
-    """What agents may do. api_gui: use mouse and keyboard, and call applications (`calc.set_cell(...)`; ComputerRL's API-GUI
-    paradigm). gui: mouse and keyboard alone; calls are refused, demonstrations do without, and prompts that list calls list
-    none. Read by env_server and actor."""
+    """Actions that agents may use. `api_gui`: mouse, keyboard and calls of applications (`calc.set_cell(...)`; ComputerRL's
+    API-GUI paradigm). `gui`: mouse and keyboard alone. Calls are then refused, demonstrations do without them, and prompts that
+    list calls list none. Read by env_server and actor."""
     horizon: tuple[tuple[int, int], ...] = Field((), max_length=64)
-    """[update, actions] pairs: from that RL update on (counted in `learner.groups_per_batch` groups), training episodes have at
-    most so many actions (AgentGym-RL's ScalingInter: short at first, longer when that is learned); before the first pair, and
-    without any, ``max_steps``. Demonstrations and evaluations have ``max_steps``. Read by learner (into its orders)."""
+    """List of [update, actions] pairs that limit training episodes (AgentGym-RL's ScalingInter: short at first, longer once
+    that is learned). From that RL update on, counted in `learner.groups_per_batch` groups, an episode has at most that many
+    actions. Before the first pair, and in demonstrations and evaluations, `max_steps` holds. Empty: `max_steps` always holds.
+    Read by the learner for its orders."""
     length_cap: bool = False
-    """Training episodes of a family have at most as many actions as its longest success so far, demonstrations and evaluations
-    included (DART), once there are `curriculum.min_results` training results. Nothing in training raises a cap again: for
-    families whose instances need different lengths it should be off. Read by learner (into its orders)."""
+    """Whether training episodes of a family have at most as many actions as its longest success so far (DART). Demonstrations
+    and evaluations count as well. The limit begins after `curriculum.min_results` training results, and training never raises
+    it again. Leave it off for families whose instances need different numbers of actions. Read by the learner for its
+    orders."""
     family_weights: dict[str, float] = Field(default_factory=dict)
-    """Share of the training groups relative to other families; 1 for those not named, 0: not trained on. Demonstrations and
-    evaluations play every family alike. Read by learner (into its orders)."""
+    """Weights of families in the choice of training groups, relative to each other; 1 for families not named, 0: not trained
+    on. Demonstrations and evaluations play every family alike. Read by the learner for its orders."""
     curriculum: CurriculumConfig = CurriculumConfig()
+    """Settings of how training groups choose their family."""
     rollouts: RolloutsConfig = RolloutsConfig()
+    """Limits of the number of rollouts of a training group."""
     demonstration_seeds: tuple[int, int] = (0, 100_000)
-    """Half-open seed ranges; no two may meet."""
+    """Half-open range of seeds for demonstrations. No two of the four ranges may overlap."""
     training_seeds: tuple[int, int] = (100_000, 10_000_000)
-    """Seeds of RL."""
+    """Half-open range of seeds for RL."""
     evaluation_seeds: tuple[int, int] = (10_000_000, 10_100_000)
-    """Held-out seeds; nothing is ever trained on them, and no setting is chosen by them."""
+    """Half-open range of held-out seeds. Nothing is ever trained on them, and no setting is chosen by them."""
     tuning_seeds: tuple[int, int] = (20_000_000, 20_100_000)
-    """Seeds for choosing settings: evaluated in place of the held-out ones with `learner.recipe.eval_split: tuning`."""
+    """Half-open range of seeds for choosing settings. They are evaluated in place of the held-out ones with
+    `learner.recipe.eval_split: tuning`."""
     recordings: Place | None = None
-    """Folder of demonstrations that people recorded (`computerrl desktop`); None: there are none. They are replayed on desktops
-    for behaviour cloning, in place of the scripted demonstrator's where both know an instance. Read by learner, env_server."""
+    """Folder of demonstrations that people recorded (`computerrl desktop`). They are replayed on desktops for behaviour
+    cloning. A recording takes the place of the scripted demonstration of the same instance. None: there are no recordings. Read
+    by learner and env_server."""
 
     osworld: Place | None = None
-    """Folder of OSWorld or OfficeWorld task files (docs/osworld.md). Each that can be run here becomes a family `osworld-<id>`;
-    without names in `families` they are what is played. Read by learner, env_server."""
+    """Folder of OSWorld or OfficeWorld task files (docs/osworld.md). Each task that can run here becomes a family
+    `osworld-<id>`. These families are played when `families` is empty. None: there are no such tasks. Read by learner and
+    env_server."""
     osworld_assets: Place | None = None
-    """Folder of the files that those tasks download; None: tasks that download something are refused."""
+    """Folder of the files that OSWorld tasks download. None: tasks that download a file are refused."""
 
     def seeds_of(self, split: Split) -> tuple[int, int]:
-        """The split's half-open range."""
+        """The half-open range of seeds of ``split``."""
         return {
             "demonstration": self.demonstration_seeds,
             "training": self.training_seeds,
@@ -92,7 +99,7 @@ class TasksConfig(Section):
         }[split]
 
     def split_of(self, seed: int) -> Split | None:
-        """The split whose range holds ``seed``, None for none."""
+        """The split whose range contains ``seed``; None where there is none."""
         return next((split for split in _SPLITS if seed in range(*self.seeds_of(split))), None)
 
     @model_validator(mode="after")
@@ -100,7 +107,7 @@ class TasksConfig(Section):
         ranges = sorted(self.seeds_of(split) for split in _SPLITS)
         for low, high in ranges:
             if low >= high:
-                raise ValueError(f"seed range {low}..{high} is empty; give [first, past_last]")
+                raise ValueError(f"seed range {low}..{high} is empty; write [first, past_last]")
         for (_, high), (low, _) in itertools.pairwise(ranges):
             if high > low:
                 raise ValueError(f"seed ranges overlap: one ends at {high}, the next starts at {low}; make them disjoint")
@@ -108,57 +115,68 @@ class TasksConfig(Section):
 
 
 class SupervisorConfig(Section):
-    """Repair of dead processes. Read by the supervisor."""
+    """Settings of the repair of dead processes. Read by the supervisor."""
 
     max_restarts: int = Field(5, ge=0)
-    """Restarts per process in a row before the run is given up."""
+    """Maximum number of consecutive restarts of a process before the run is given up."""
     backoff_s: float = Field(0.5, ge=0)
-    """Wait before the first restart; doubles each time."""
+    """Backoff before the first restart in seconds. It doubles with each further restart."""
     stable_s: float = Field(60.0, gt=0)
-    """A process that lived this long starts counting from zero again."""
+    """Time in seconds after which a process counts as stable, and its count of restarts begins again at 0."""
     stop_s: float = Field(3.0, gt=0)
-    """Time processes get to end by themselves before they are killed."""
+    """Time in seconds that processes have to end by themselves before they are killed."""
     drain_s: float = Field(120.0, gt=0)
-    """Time the learner gets to finish an update and write a checkpoint when a job is about to lose its nodes."""
+    """Time in seconds that the learner has to finish an update and write a checkpoint when a job is about to lose its nodes."""
     learner_nice: int = Field(5, ge=0, le=19)
-    """Niceness of the learner once its model is loaded: on shared cores desktops and generation go first, and training fills what
-    they leave."""
+    """Niceness of the learner once its model is loaded. On shared cores desktops and sampling then go first, and training uses
+    the time that they leave."""
 
 
 _LATEST = "latest"
-"""Link beside the runs to the newest one."""
+"""Name of the link to the newest run, beside the run folders."""
 _MIN_PACK_TOKENS = 1024
-"""Below it a forward pass of a small model takes no less time."""
+"""Minimum of a pack's tokens. A forward pass of a small model over fewer takes no less time."""
 _LARGE_PACK_TOKENS = 4096
-"""Activations of a model of 135M parameters take some 5 GiB for as many; whoever has more memory says so."""
+"""Default maximum of a pack's tokens. Activations of a model of 135M parameters take some 5 GiB for as many."""
 
 
 class RunConfig(Section):
-    """One run."""
+    """The whole configuration of a run. These fields are in no section."""
 
     name: str = Field("run", max_length=200)
-    """Folder below ``run_dir``: letters, digits, dots, hyphens and underscores, first a letter or a digit."""
+    """Name of the run, which is its folder below `run_dir`. It has letters, digits, dots, hyphens and underscores, and begins
+    with a letter or a digit."""
     run_dir: Place = "runs"
-    """Where run folders lie; relative to the current folder."""
+    """Folder of the run folders, relative to the current folder."""
     mode: Literal["processes", "serial"] = "processes"
-    """serial: the whole loop in one process with in-memory transport, for debugging and unit tests."""
+    """Layout of the run. `processes`: each role has a process of its own. `serial`: the whole loop in one process with
+    in-memory transport, for debugging and unit tests."""
     seed: int = Field(0, ge=0)
-    """Seed of sampling, shuffling and everything else that is random and ours. It also chooses demonstrations and training
-    instances (`first_seed`), so that the spread over seeds includes that of tasks. Evaluations play the same instances for all
+    """Seed of sampling, shuffling and all other random choices of ComputerRL. It also chooses demonstrations and training
+    instances, so that the spread over seeds includes the spread over tasks. Evaluations play the same instances for all
     seeds."""
     model: ModelConfig = ModelConfig()
+    """The policy's model."""
     tasks: TasksConfig = TasksConfig()
+    """Settings of the tasks that are played."""
     desktop: DesktopConfig = DesktopConfig()
+    """Settings of the desktops of each env_server."""
     actor: ActorConfig = ActorConfig()
+    """Settings of the actors and their engines."""
     broker: BrokerConfig = BrokerConfig()
+    """Settings of the broker."""
     learner: LearnerConfig = LearnerConfig()
+    """Settings of the learner."""
     supervisor: SupervisorConfig = SupervisorConfig()
+    """Settings of the repair of dead processes."""
     metrics: MetricsConfig = MetricsConfig()
+    """Settings of metrics for other programs."""
     cluster: ClusterConfig = ClusterConfig()
+    """Number of nodes of a run on more than one machine."""
 
     def first_seed(self, split: Split) -> int:
-        """First task seed that the run plays of ``split``: demonstrations and training instances begin elsewhere for each of 100
-        values of ``seed``, held-out ones never."""
+        """First task seed of ``split`` in this run. Demonstrations and training instances begin elsewhere for each of 100 values
+        of ``seed``; held-out ones are the same for all."""
         first, past_last = self.tasks.seeds_of(split)
         if split not in ("demonstration", "training"):
             return first
@@ -168,7 +186,7 @@ class RunConfig(Section):
     @classmethod
     def _name_a_folder(cls, name: str) -> str:
         if name == _LATEST:
-            raise ValueError("is what commands call the newest run; choose another name")
+            raise ValueError("is the name of the newest run in commands; choose another name")
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
             near = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-_")
             proposal = f", for example {near}" if near and near != _LATEST else ""
@@ -181,7 +199,7 @@ class RunConfig(Section):
     @classmethod
     def _can_be_shown(cls, run_dir: str) -> str:
         if not run_dir.isprintable():
-            raise ValueError("should be a folder without line breaks, tabs and other letters that cannot be printed")
+            raise ValueError("should be a folder without line breaks, tabs and other characters that cannot be printed")
         return run_dir
 
     @property
@@ -191,13 +209,13 @@ class RunConfig(Section):
 
     @property
     def max_pack_tokens(self) -> int:
-        """See `LearnerConfig.max_pack_tokens`."""
+        """Maximum number of tokens per packed forward pass (`LearnerConfig.max_pack_tokens`)."""
         longest = self.longest_sample
         return self.learner.max_pack_tokens or max(_MIN_PACK_TOKENS, longest, min(2 * longest, _LARGE_PACK_TOKENS))
 
     @property
     def longest_sample(self) -> int:
-        """Tokens that a prompt and its answer have at most."""
+        """Maximum number of tokens of a prompt and its completion."""
         return self.actor.prompt.max_prompt_tokens + self.actor.max_new_tokens
 
 
@@ -214,11 +232,11 @@ def load_config(path: str | Path, *, overrides: Sequence[str] = ()) -> RunConfig
 
 
 def _combination_problems(config: RunConfig) -> list[Problem]:
-    """Values that are fine alone and impossible together."""
+    """Problems of values that are valid alone and impossible together."""
     problems = []
     if config.mode == "processes" and config.desktop.driver == "scripted":
         problems.append(
-            Problem("desktop.driver", "'scripted' has no desktops for other processes", "use mode: serial, or driver: apptainer")
+            Problem("desktop.driver", "'scripted' works in one process only", "use mode: serial, or driver: apptainer")
         )
     if config.mode == "serial" and config.actor.engine == "vllm":
         problems.append(Problem("actor.engine", "vllm needs its own process", "use actor.engine: transformers in serial mode"))
@@ -227,7 +245,7 @@ def _combination_problems(config: RunConfig) -> list[Problem]:
         problems.append(Problem("model.head_dtype", reason, "use actor.engine: transformers, or model.head_dtype: model"))
     batched, num_live = config.actor.max_num_batched_tokens, config.actor.num_live
     if batched is not None and batched <= num_live:
-        given = f"{batched}, but a step computes a token of each of {num_live} answers and of a check of the weights"
+        given = f"{batched}, but a step computes a token for each of {num_live} completions and for a check of the weights"
         problems.append(Problem("actor.max_num_batched_tokens", given, f"set it to {num_live + 1} or more, or null"))
     problems.extend(_endpoint_problems(config))
     problems.extend(_inference_problems(config))
@@ -238,7 +256,7 @@ def _combination_problems(config: RunConfig) -> list[Problem]:
     tasks = config.tasks
     twice = sorted({family for family in tasks.families if tasks.families.count(family) > 1})
     if twice:
-        step = "name each once; tasks.family_weights gives a family more groups"
+        step = "name each family once; tasks.family_weights gives a family more groups"
         problems.append(Problem("tasks.families", f"names {', '.join(map(repr, twice))} more than once", step))
     problems.extend(weight_problems(tasks.family_weights, families=tasks.families, curriculum=tasks.curriculum.name))
     problems.extend(horizon_problems(tasks.horizon, max_steps=tasks.max_steps))
@@ -246,13 +264,13 @@ def _combination_problems(config: RunConfig) -> list[Problem]:
     demos_of_family = config.learner.recipe.demos_of_family
     if demos_of_family and not tasks.families:
         step = "name all families of the run in tasks.families"
-        problems.append(Problem("learner.recipe.demos_of_family", "says nothing about the families not named", step))
+        problems.append(Problem("learner.recipe.demos_of_family", "needs tasks.families, which is empty", step))
     for family, number in demos_of_family.items():
         if number < 0:
-            problems.append(Problem(f"learner.recipe.demos_of_family.{family}", f"{number} demonstrations", "give 0 or more"))
+            problems.append(Problem(f"learner.recipe.demos_of_family.{family}", f"{number} demonstrations", "set 0 or more"))
     if config.learner.recipe.demos_of_failures and not config.learner.recipe.demo_replay_steps:
-        step = "set learner.recipe.demo_replay_steps, or ask for no demonstrations of failures"
-        problems.append(Problem("learner.recipe.demos_of_failures", "no update would imitate them", step))
+        step = "set learner.recipe.demo_replay_steps, or set this to 0"
+        problems.append(Problem("learner.recipe.demos_of_failures", "no update would imitate these demonstrations", step))
     batch = config.learner.group_size * config.learner.groups_per_batch
     if config.learner.num_minibatches > config.learner.groups_per_batch:
         problems.append(
@@ -268,11 +286,11 @@ def _combination_problems(config: RunConfig) -> list[Problem]:
 
 
 def _endpoint_problems(config: RunConfig) -> list[Problem]:
-    """A server whose model is to be trained, or that nobody asks."""
+    """Problems of engine `endpoint`: a server without the engine, or the engine in a run that trains."""
     recipe, asks = config.learner.recipe, config.actor.engine == "endpoint"
     if asks != (config.actor.endpoint is not None):
-        step = "give both actor.engine: endpoint and actor.endpoint.url, or neither"
-        return [Problem("actor.endpoint", "goes with actor.engine endpoint, and that with it", step)]
+        step = "set both actor.engine: endpoint and actor.endpoint.url, or neither"
+        return [Problem("actor.endpoint", "goes with actor.engine endpoint, and one of them is missing", step)]
     if not asks:
         return []
     trains = recipe.max_updates > 0 or recipe.demos_per_family > 0 or any(recipe.demos_of_family.values()) or recipe.specialists
@@ -280,12 +298,13 @@ def _endpoint_problems(config: RunConfig) -> list[Problem]:
         step = "use computerrl eval FOLDER --endpoint URL, or another engine"
         return [Problem("actor.engine", "a model on a server takes no weights, so the run can only evaluate", step)]
     if config.mode == "serial" or config.actor.older_policy_every is not None:
-        return [Problem("actor.engine", "endpoint is for mode processes and one policy", "leave mode and older_policy_every")]
+        step = "leave out mode: serial and actor.older_policy_every"
+        return [Problem("actor.engine", "endpoint works with mode processes and one policy only", step)]
     return []
 
 
 def _inference_problems(config: RunConfig) -> list[Problem]:
-    """Engine processes that nobody would ask, or that there cannot be."""
+    """Problems of engine processes: some that no actor would use, or a mode without them."""
     actor = config.actor
     if actor.inference == "local":
         if actor.num_engines > 1:
@@ -298,12 +317,12 @@ def _inference_problems(config: RunConfig) -> list[Problem]:
         return [Problem("actor.inference", "central, but the endpoint samples for all actors already", "use local")]
     if actor.num_engines > actor.num_actors:
         reason = f"{actor.num_engines}, but actor.num_actors is {actor.num_actors}, and each actor uses one engine"
-        return [Problem("actor.num_engines", reason, f"set it to {actor.num_actors} or less, or actor.num_actors higher")]
+        return [Problem("actor.num_engines", reason, f"set it to {actor.num_actors} or less, or raise actor.num_actors")]
     return []
 
 
 def _staleness_problems(config: RunConfig) -> list[Problem]:
-    """Bounds that contradict each other."""
+    """Problems of staleness bounds that contradict each other."""
     problems = []
     eta, max_age = config.broker.eta, config.learner.max_age
     if eta > config.learner.age_bound:
@@ -312,12 +331,12 @@ def _staleness_problems(config: RunConfig) -> list[Problem]:
     every = config.actor.older_policy_every
     if every is not None and every - 1 + eta > config.learner.age_bound:
         reason = f"steps of weights {every - 1} versions behind, with broker.eta {eta}, would be past learner.max_age {max_age}"
-        step = f"set learner.max_age to {every - 1 + eta} or more, or this lower"
+        step = f"set learner.max_age to {every - 1 + eta} or more, or lower this"
         problems.append(Problem("actor.older_policy_every", reason, step))
     lag = config.learner.publish_every_updates - 1
     if lag and lag + eta > config.learner.age_bound:
         reason = f"weights up to {lag} versions behind, with broker.eta {eta}, would be past learner.max_age {max_age}"
-        step = f"set learner.max_age to {lag + eta} or more, or this lower"
+        step = f"set learner.max_age to {lag + eta} or more, or lower this"
         problems.append(Problem("learner.publish_every_updates", reason, step))
     if eta == 0:
         problems.extend(_problems_on_policy(config))
@@ -327,11 +346,11 @@ def _staleness_problems(config: RunConfig) -> list[Problem]:
 
 
 def _problems_of_pacing(config: RunConfig) -> list[Problem]:
-    """Waits that cannot help."""
+    """Problems of waits that have no effect."""
     problems = []
     limit_s, num_groups = config.broker.max_assignment_s, config.learner.groups_per_batch
     if config.broker.eta == 0:
-        reason = f"pace waits for (eta + 1) * groups_per_batch = 1 * {num_groups} groups at most, which is every batch anyway"
+        reason = f"pace waits for at most (eta + 1) * groups_per_batch = 1 * {num_groups} groups, which every batch has anyway"
         problems.append(Problem("learner.staleness.mode", reason, "use mask, or set broker.eta to 1 or more"))
     budget_s = config.learner.staleness.stall_budget_s
     if budget_s > limit_s:
@@ -341,26 +360,26 @@ def _problems_of_pacing(config: RunConfig) -> list[Problem]:
 
 
 def _problems_on_policy(config: RunConfig) -> list[Problem]:
-    """What leaves actors with older weights: with `broker.eta` 0 they would never play for training."""
-    reason = "broker.eta 0 lets only the version announced last play for training, and this leaves {} with older weights"
+    """Problems of settings that leave actors with older weights. With `broker.eta` 0 they would never play for training."""
+    reason = "with broker.eta 0 only the newest weights play for training, and this leaves {} with older weights"
     problems = []
     if config.learner.publish_every_updates > 1:
-        step = "set it to 1, or broker.eta to 1 or more"
+        step = "set it to 1, or set broker.eta to 1 or more"
         problems.append(Problem("learner.publish_every_updates", reason.format("all actors"), step))
     if config.actor.older_policy_every is not None:
-        step = "leave it out, or set broker.eta to 1 or more"
+        step = "remove it, or set broker.eta to 1 or more"
         problems.append(Problem("actor.older_policy_every", reason.format("some actors"), step))
     return problems
 
 
 def _prompt_problems(config: RunConfig) -> list[Problem]:
-    """Formats that nothing can serve, and answers that could never be said to the end."""
+    """Problems of prompt formats: one that no engine supports, or completions too short for a call."""
     name = config.actor.prompt.format
     if name == "computerrl_vision":
         return [VISION_PROBLEM]
     num_tokens = config.actor.max_new_tokens
     # Serial mode is for looking at the loop with an untrained model, whose answers are cut anyway.
     if name == "computerrl_text" and num_tokens < MIN_COMPUTERRL_NEW_TOKENS and config.mode == "processes":
-        reason = f"{num_tokens} tokens cut every answer of {name} (a thought, fences and a call)"
+        reason = f"{num_tokens} tokens cut every completion of {name} (a thought, fences and a call)"
         return [Problem("actor.max_new_tokens", reason, f"set it to at least {MIN_COMPUTERRL_NEW_TOKENS}, better 256")]
     return []

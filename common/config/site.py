@@ -1,6 +1,6 @@
-"""What a cluster wants to be told: a file per site in `configs/sites/`, apart from what a run is about.
+"""The site profile: the properties of a cluster, in a file per site in `configs/sites/`.
 
-The run's configuration says how many nodes and processes (`cluster`); the site says where they may go and how to get there.
+A run's configuration sets the number of nodes and processes (`cluster`). The site profile sets their partitions and options.
 """
 
 from __future__ import annotations
@@ -22,67 +22,74 @@ class NodeKind(Section):
     """The nodes of one part of a job. Read by launch."""
 
     partition: str | None = None
-    """Slurm partition; None: the cluster's default."""
+    """Slurm partition of the nodes. None: the cluster's default partition."""
     constraint: str | None = None
-    """Features that nodes must have, in Slurm's syntax (`a100&ib`)."""
+    """Features that the nodes must have, in Slurm's syntax (`a100&ib`). None: any node."""
     has_gpus: bool = False
-    """Ask for a GPU for each learner rank (on learner nodes) or each engine (on worker nodes)."""
+    """Whether the job requests GPUs: one for each learner rank on learner nodes, one for each engine on worker nodes."""
     gpu_type: str | None = None
-    """Type in `--gres=gpu:TYPE:N`; None: any."""
+    """Type of GPU in `--gres=gpu:TYPE:N`. None: any type."""
     cores_per_node: int | None = Field(None, ge=1)
-    """What one node has: a plan that needs more is refused before anything is queued. None: only Slurm knows."""
+    """Number of processor cores of one node. A plan that needs more is refused before anything is queued. None: only Slurm
+    checks it."""
     memory_mb_per_node: int | None = Field(None, ge=1)
-    """The same for memory, MiB."""
+    """Memory of one node in MiB. A plan that needs more is refused before anything is queued. None: only Slurm checks it."""
     gpus_per_node: int | None = Field(None, ge=1)
-    """The same for GPUs."""
+    """Number of GPUs of one node. A plan that needs more is refused before anything is queued. None: only Slurm checks it."""
     exclusive: bool = False
-    """Take whole nodes, whatever the plan needs of them."""
+    """Whether the job takes whole nodes, however little the plan needs of them."""
     sbatch: tuple[str, ...] = ()
-    """More options for `#SBATCH`, one each (`--qos=long`)."""
+    """Further options for `#SBATCH`, one each (`--qos=long`)."""
 
 
 class SiteProfile(Section):
-    """One cluster, or one kind of use of it. Read by launch."""
+    """One cluster, or one way to use it: a file in `configs/sites/`, for `--site`. Read by launch."""
 
     account: str | None = None
-    """Who pays; None: the user's default."""
+    """Slurm account that the job is charged to. None: the user's default account."""
     time_limit: str = Field("04:00:00", pattern=_TIME_LIMIT)
-    """Of a job, in Slurm's syntax. A run may take many: each ends with a checkpoint and queues the next."""
+    """Time limit of one job, in Slurm's syntax. A run may take many jobs: each ends with a checkpoint and queues the next
+    one."""
     warning_s: int = Field(300, ge=10, le=65535)
-    """So long before the time limit the job is told (SIGUSR1): time for a checkpoint."""
+    """Time in seconds between the warning signal (SIGUSR1) and the time limit of a job. The job writes a checkpoint in this
+    time."""
     requeue: bool = True
-    """A job that ran out of time, was preempted or lost a node queues itself again and resumes."""
+    """Whether a job that ran out of time, was preempted or lost a node queues itself again and resumes."""
     learner: NodeKind = NodeKind()
-    """Learner and broker."""
+    """Nodes of the learner and the broker."""
     worker: NodeKind = NodeKind()
-    """Desktops, actors and engines."""
+    """Nodes of desktops, actors and engines."""
     scavenger: NodeKind | None = None
-    """Where `computerrl submit --workers-for RUN` sends its array of workers that come and go; None: as ``worker``."""
+    """Nodes of workers that join and leave a run, for the array of `computerrl submit --workers-for RUN`. None: the same as
+    `worker`."""
     modules: tuple[str, ...] = ()
-    """`module load` these, in order."""
+    """Names of environment modules that the job loads (`module load`), in this order."""
     setup: tuple[str, ...] = ()
-    """Shell lines before anything of ours starts, on the node where the job's script runs."""
+    """Shell lines that run before the first process starts, on the node where the job's script runs."""
     environment: dict[VariableName, str] = Field(default_factory=dict)
-    """Variables for all processes."""
+    """Environment variables for all processes."""
     python: str | None = None
-    """The interpreter that has ComputerRL installed, as all nodes see it; None: the one that submits."""
+    """Path, the same on all nodes, of the Python interpreter that has ComputerRL installed. None: the interpreter that runs
+    `computerrl submit`."""
     container: str | None = None
-    """An image (`launch/cluster/containers/gpu.def`) in which learner, actors and engines run, with `--nv`; None: as
-    installed."""
+    """Path of an image (made from `launch/cluster/containers/gpu.def`) in which learner, actors and engines run, with `--nv`.
+    None: they run as installed."""
     binds: tuple[str, ...] = ()
-    """Folders that the container sees beside the current one, the run folder and the cache, as `apptainer --bind` takes them."""
+    """Folders that the container sees, as `apptainer --bind` takes them. The current folder, the run folder and the cache are
+    always among them."""
     network: str = "host"
-    """Which of a node's addresses processes use: `host` (what its name leads to), `interface:NAME`, or a network as
-    `10.20.0.0/16`. Choose the fast private one: weight broadcasts are not encrypted."""
+    """Address of a node that its processes use: `host` (the address of its name), `interface:NAME`, or a network such as
+    `10.20.0.0/16`. Choose the fast private network: weight broadcasts are not encrypted."""
     local_folder: str | None = None
-    """A folder on each node's own disk for what containers write (not NFS, not Lustre); None: the system's temporary folder."""
+    """Folder on each node's own disk for the files that containers write; not on NFS or Lustre. None: the system's temporary
+    folder."""
     srun: tuple[str, ...] = ()
-    """More options for every `srun`."""
+    """Further options for every `srun` command."""
     gpu_request: Literal["gres", "gpus"] = "gres"
-    """How GPUs are asked for: `--gres=gpu:N`, or `--gpus-per-node=N` where a site wants that."""
+    """Option with which GPUs are requested. `gres`: `--gres=gpu:N`. `gpus`: `--gpus-per-node=N`, for sites that require it."""
 
     def kind(self, part: Literal["learner", "worker", "scavenger"]) -> NodeKind:
-        """The nodes of one part."""
+        """The nodes of ``part``."""
         return self.worker if part == "scavenger" and self.scavenger is None else getattr(self, part)
 
 
@@ -94,6 +101,6 @@ def load_site(name: str | Path) -> SiteProfile:
     path = SITES_FOLDER / f"{name}.yaml"
     if not path.is_file():
         there = sorted(file.stem for file in SITES_FOLDER.glob("*.yaml"))
-        step = f"use one of {', '.join(there)}, or the path of your own file" if there else "give the path of a YAML file"
-        raise ConfigError([Problem("--site", f"there is no profile {str(name)!r} in {SITES_FOLDER}", step)])
+        step = f"use one of {', '.join(there)}, or the path of your own file" if there else "write the path of a YAML file"
+        raise ConfigError([Problem("--site", f"there is no site profile {str(name)!r} in {SITES_FOLDER}", step)])
     return read_section(path, SiteProfile)

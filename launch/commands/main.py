@@ -18,6 +18,7 @@ import click
 from computerrl.launch.commands import cluster as cli_cluster
 from computerrl.launch.commands import roles as cli_roles
 from computerrl.launch.commands import watch as cli_watch
+from computerrl.launch.commands.config import show_config
 from computerrl.launch.commands.options import SET, ConfigFile, Host, Number, SectionedGroup, Site, print_resolved, with_config
 from computerrl.launch.commands.simulate import simulate
 
@@ -356,7 +357,7 @@ class _LazySetup(click.Command):
 
 
 cli.add_section("This machine", (_LazySetup(), doctor, desktop))
-cli.add_section("Runs", (train, evaluate, export, tasks))
+cli.add_section("Runs", (train, show_config, evaluate, export, tasks))
 cli.add_section("Looking at a run, and steering it", cli_watch.COMMANDS)
 cli.add_section("Several machines", cli_cluster.COMMANDS)
 cli.add_section("Measuring", (bench, study, simulate))

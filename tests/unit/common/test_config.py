@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from computerrl.common.config import ActorConfig, LearnerConfig, RunConfig, load_config
-from computerrl.common.config.reading import field_descriptions
+from computerrl.common.config.reading import fields_below
 from computerrl.common.errors import ConfigError
 
 
@@ -350,7 +350,7 @@ def test_load_config_family_weights_that_play_nothing_or_nobody_looks_at_are_err
     assert set(found) == {f"tasks.family_weights.{family}" for family in "abc"}
     assert "among tasks.families" in found["tasks.family_weights.c"] and "-1" in found["tasks.family_weights.a"]
     text = "tasks: {families: [a, b], family_weights: {a: 0, b: 0}, curriculum: {name: success_band}}\n"
-    assert "nothing could be played" in problems(write(tmp_path, text))["tasks.family_weights"]
+    assert "no group can be played" in problems(write(tmp_path, text))["tasks.family_weights"]
     text = "tasks: {families: [a, b], family_weights: {a: 2}}\n"
     assert "success_band" in problems(write(tmp_path, text))["tasks.curriculum.name"]
     text = "tasks: {families: [a, b], family_weights: {a: 0}, curriculum: {name: weighted}}\n"
@@ -399,7 +399,7 @@ def test_packs_hold_two_of_the_longest_samples_unless_told_otherwise() -> None:
     assert RunConfig(actor=published, learner=LearnerConfig(max_pack_tokens=512)).max_pack_tokens == 512
 
 
-LEAVES = {path: path.rpartition(".")[2] for path in field_descriptions(RunConfig)}
+LEAVES = {path: path.rpartition(".")[2] for path in fields_below(RunConfig)}
 
 
 @pytest.mark.parametrize("path", sorted(LEAVES))
