@@ -1,4 +1,4 @@
-"""Commands of `computerrl` for runs on more than one machine. Thin: each imports what does the work when it is called."""
+"""Commands of `computerrl` for runs on more than one machine. Each command imports the code behind it when it is called."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 SITE = click.option("--site", type=Site(), metavar="SITE", help="A name in configs/sites/, or the path of a site profile.")
 
 
-@click.command(short_help="Print what would run where on a cluster; queue nothing.")
+@click.command(short_help="Print the processes and the job of CONFIG on a cluster.")
 @with_config()
 @SITE
 @PRINT_CONFIG
 def plan(config: Path, overrides: tuple[str, ...], *, site: str | None, print_config: bool) -> None:
-    """Print where every process of CONFIG would run on a cluster, what it takes, and the job that `submit` would queue.
+    """Print the node and the resources of each process of CONFIG on a cluster, and the job that `submit` would queue.
 
-    Starts nothing and asks nobody: without --site the nodes are taken as they come.
+    This starts nothing and connects to nothing. Without --site, any node is assumed to fit.
 
     \b
     computerrl plan quickstart cluster.num_worker_nodes=2
@@ -38,7 +38,7 @@ def plan(config: Path, overrides: tuple[str, ...], *, site: str | None, print_co
 
 
 def show_plan(made: ClusterPlan) -> None:
-    """Print the processes, the job's script, and what will not be used."""
+    """Print the processes, the job's script, and the desktops that would be idle."""
     show_processes(made)
     click.echo(_choice(made))
     click.echo(f"\n# job\n{made.script}", nl=False)
@@ -46,17 +46,17 @@ def show_plan(made: ClusterPlan) -> None:
 
 
 def _choice(made: ClusterPlan) -> str:
-    """What the learner computes again, as far as the plan knows."""
+    """The line about activation checkpointing, as far as the plan knows."""
     from computerrl.common.memory_plan import Choice
     from computerrl.launch.plan.resources import describe_choice
 
     keeps = made.config.learner.activation_checkpointing == "auto" and not made.layout.learner_has_gpus
-    reason = "the memory that is asked for holds all activations"
+    reason = "the requested memory holds all activations"
     return describe_choice(made.config, Choice("none", reason) if keeps else None)
 
 
 def show_processes(made: ClusterPlan) -> None:
-    """Print what runs where."""
+    """Print the processes of each node."""
     from computerrl.launch.cluster.plan import describe
 
     click.echo("# processes")
@@ -68,7 +68,7 @@ def show_processes(made: ClusterPlan) -> None:
 
 
 def show_idle(made: ClusterPlan) -> None:
-    """Print on stderr that desktops of a plan will be idle, where there are any."""
+    """Print on stderr a note about desktops of a plan that would be idle, where there are any."""
     from computerrl.launch.plan.processes import idle_desktops
 
     note = idle_desktops(made.config, made.layout)
@@ -76,13 +76,13 @@ def show_idle(made: ClusterPlan) -> None:
         click.echo(f"note: {note}", err=True)
 
 
-@click.command(short_help="Queue CONFIG as one Slurm job.")
+@click.command(short_help="Queue a run of CONFIG as one Slurm job.")
 @with_config(is_required=False)
 @click.option("--site", required=True, type=Site(), metavar="SITE", help="A name in configs/sites/, or a profile's path.")
 @click.option("--resume", is_flag=True, help="Continue the newest run of this name instead of starting a new one.")
-@click.option("--workers-for", type=Run(), metavar="RUN", help="Queue workers that join RUN, instead of a run.")
-@click.option("--array", default="0", show_default=True, metavar="RANGE", help="With --workers-for: one job for each, as 0-7.")
-@click.option("--dry-run", is_flag=True, help="Print what would be queued, as `computerrl plan` does, and queue nothing.")
+@click.option("--workers-for", type=Run(), metavar="RUN", help="Queue workers that join RUN, in place of a run.")
+@click.option("--array", default="0", show_default=True, metavar="RANGE", help="With --workers-for: job indices, such as 0-7.")
+@click.option("--dry-run", is_flag=True, help="Print the job, as `computerrl plan` does, but queue nothing.")
 def submit(
     config: Path | None,
     overrides: tuple[str, ...],
@@ -93,10 +93,11 @@ def submit(
     array: str,
     dry_run: bool,
 ) -> None:
-    """Queue CONFIG as one Slurm job: learner and broker on the learner nodes, desktops and actors on the worker nodes.
+    """Queue a run of CONFIG as one Slurm job. Learner and broker run on learner nodes, desktops and actors on worker nodes.
 
-    The job is told before its time is over (and when it is preempted), writes a checkpoint, queues itself again and goes on:
-    nothing is lost or trained twice. A process that dies is started again inside the job. docs/slurm.md begins at the beginning.
+    Slurm signals the job before its time limit and before preemption. The job then writes a checkpoint, queues itself again and
+    resumes; nothing is lost or trained twice. A process that dies is started again inside the job. docs/slurm.md is an
+    introduction.
 
     \b
     computerrl submit quickstart --site my-cluster
@@ -104,7 +105,7 @@ def submit(
     computerrl cancel latest
     computerrl submit quickstart --site my-cluster --resume
 
-    With --workers-for, nodes of a scavenger partition play for a run that is at work, and may be taken away at any moment:
+    With --workers-for, nodes of a scavenger partition play for a run that is at work. They may be preempted at any moment:
 
     \b
     computerrl submit --workers-for latest --array 0-7 --site my-cluster
@@ -131,19 +132,23 @@ def submit(
 @click.command(hidden=True)
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="RUN_FOLDER")
 def job(folder: Path) -> None:
-    """What a submitted job becomes: supervises RUN_FOLDER's processes on the nodes of the allocation."""
+    """Supervise the processes of RUN_FOLDER on the nodes of the Slurm allocation. A submitted job runs this command.
+
+    \b
+    computerrl job runs/quickstart
+    """
     from computerrl.launch.cluster.job import run_job
 
     sys.exit(run_job(folder))
 
 
-@click.command(short_help="Play for RUN on this machine, too.")
+@click.command(short_help="Add this machine's desktops and actors to RUN.")
 @RUN
-@click.option("--actors", default=1, show_default=True, type=click.IntRange(1, 64), help="Actors to start here.")
+@click.option("--actors", default=1, show_default=True, type=click.IntRange(1, 64), help="Number of actors to start.")
 def join(run: Path, *, actors: int) -> None:
-    """Play for RUN on this machine: an env_server and actors that find its broker, and leave when it ends or Ctrl-C says so.
+    """Add an env_server and actors on this machine to RUN. They leave when the run ends, or after Ctrl-C.
 
-    The run must be reachable from here: submitted on more than one node, or with cluster.elastic=true.
+    This machine must reach the broker: the run has more than one node, or cluster.elastic=true.
 
     \b
     computerrl join latest --actors 2
@@ -153,18 +158,18 @@ def join(run: Path, *, actors: int) -> None:
     sys.exit(join_run(run, num_actors=actors))
 
 
-@click.command(short_help="Run CONFIG on several machines over ssh.")
+@click.command(short_help="Train with CONFIG on several machines over ssh.")
 @with_config()
 @click.option(
-    "--hosts", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The machines; see configs/hosts.yaml."
+    "--hosts", required=True, type=click.Path(path_type=Path, dir_okay=False), help="Host list; configs/hosts.yaml is an example."
 )
 @click.option("--resume", is_flag=True, help="Continue the newest run of this name instead of starting a new one.")
-@click.option("--dry-run", is_flag=True, help="Print what would run on which host; asks and starts nobody.")
+@click.option("--dry-run", is_flag=True, help="Print the processes of each host, but start nothing.")
 def up(config: Path, overrides: tuple[str, ...], *, hosts: Path, resume: bool, dry_run: bool) -> None:
-    """Run CONFIG on machines without a scheduler, over ssh: the same plan as `submit`, supervised from here.
+    """Train with CONFIG over ssh on machines without a scheduler. The plan is that of `submit`, supervised from this machine.
 
-    The hosts must be reached without a password and see this folder under the same path. Ctrl-C stops everything on all of them;
-    so does the end of this process, however it ends. To leave it running, start it in tmux or as a service
+    ssh must reach the hosts without a password, and they must see this folder under the same path. Ctrl-C stops everything on all
+    hosts, and so does the end of this process. To keep it running, start it in tmux or as a service
     (launch/cluster/systemd/computerrl.service).
 
     \b
@@ -181,10 +186,12 @@ def up(config: Path, overrides: tuple[str, ...], *, hosts: Path, resume: bool, d
     sys.exit(bare_metal.up(config, hosts_path=hosts, overrides=overrides, resume=resume))
 
 
-@click.command()
+@click.command(short_help="Cancel the Slurm jobs of RUN.")
 @RUN
 def cancel(run: Path) -> None:
-    """End RUN's Slurm job, and those of workers that joined it. What was acknowledged is safe; --resume continues.
+    """Cancel the Slurm job of RUN, and those of workers that joined it.
+
+    Acknowledged work is kept. `computerrl submit` with --resume continues the run.
 
     \b
     computerrl cancel latest
@@ -194,16 +201,18 @@ def cancel(run: Path) -> None:
     click.echo(cancel(run))
 
 
-@click.command(short_help="Print the logs of RUN's processes as one.")
+@click.command(short_help="Print the logs of RUN, merged by time.")
 @RUN
 @click.argument("processes", nargs=-1, metavar="[PROCESS...]")
-@click.option("-f", "--follow", is_flag=True, help="Stay and print what is added; Ctrl-C leaves.")
-@click.option("-n", "--lines", default=40, show_default=True, type=click.IntRange(min=0), help="So many from the end.")
+@click.option("-f", "--follow", is_flag=True, help="Also print new lines, until Ctrl-C.")
+@click.option("-n", "--lines", default=40, show_default=True, type=click.IntRange(min=0), help="Number of last lines to print.")
 @click.option(
-    "--level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"]), help="This and worse."
+    "--level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"]), help="Lowest level."
 )
 def logs(run: Path, processes: tuple[str, ...], *, follow: bool, lines: int, level: str) -> None:
-    """Print the end of RUN's logs, those of all processes in the order of time; or of PROCESSes (learner-0) and roles (actor).
+    """Print the end of RUN's logs, those of all processes merged by time.
+
+    PROCESS is a process (learner-0) or a role (actor), and may be repeated.
 
     \b
     computerrl logs latest --follow
@@ -214,15 +223,15 @@ def logs(run: Path, processes: tuple[str, ...], *, follow: bool, lines: int, lev
     show_logs(run, processes=processes, level=level, follow=follow, num_lines=lines)
 
 
-@click.command(short_help="Collect what a site without internet needs.")
+@click.command(short_help="Collect the files for a site without internet.")
 @click.argument("out", type=click.Path(path_type=Path, file_okay=False), metavar="OUT_FOLDER")
 @click.option("--image", default="core", show_default=True, help="Desktop image: a recipe's name, a path, or none.")
-@click.option("--model", default="smollm2-135m", show_default=True, help="A built-in model, or a model folder to take along.")
+@click.option("--model", default="smollm2-135m", show_default=True, help="Name of a built-in model, or a model folder.")
 def bundle(out: Path, *, image: str, model: str) -> None:
-    """Collect in OUT_FOLDER what a site without internet needs: packages, project, desktop image, model, and install.sh.
+    """Collect in OUT_FOLDER the files for a site without internet: packages, project, desktop image, model, and install.sh.
 
-    Make it on a machine of the same kind (Linux release, Python version, processor) that has internet and where `computerrl
-    setup` has run; a second call goes on where the first was broken off. On the site, Apptainer must be there:
+    Run this on a machine of the same kind (Linux release, Python version, processor) with internet, after `computerrl setup`.
+    A second call continues an interrupted one. The site itself must have Apptainer:
 
     \b
     computerrl bundle /media/disk/computerrl --model models/my-model

@@ -20,7 +20,7 @@ from computerrl.launch.web.serve import tunnel_hint
 
 @dataclass(frozen=True, slots=True)
 class DesktopOptions:
-    """What the command line says; see its help."""
+    """The options of the command line."""
 
     family: str
     seed: int
@@ -33,7 +33,7 @@ class DesktopOptions:
 
 
 def run_desktop(options: DesktopOptions) -> int:
-    """Serve until SIGINT, SIGTERM or SIGHUP; gives the exit code. Raises `ConfigError`, `SetupError`."""
+    """Serve until SIGINT, SIGTERM or SIGHUP. Returns the exit code. Raises `ConfigError`, `SetupError`."""
     from computerrl.common import lifecycle
     from computerrl.env_server.client import needed_desktop
     from computerrl.env_server.live.session import LiveSession
@@ -41,7 +41,7 @@ def run_desktop(options: DesktopOptions) -> int:
 
     log.configure()
     desktop = DesktopConfig.model_validate({"driver": options.driver, "image": options.image})
-    # Refuses unknown families in the words of a configuration. Applications of others start when a task opens them.
+    # This refuses unknown families. Applications of other families start when a task opens them.
     desktop = needed_desktop(RunConfig.model_validate({"desktop": desktop, "tasks": {"families": (options.family,)}}))
     recordings = Path(options.recordings).absolute()
 
@@ -66,20 +66,20 @@ def run_desktop(options: DesktopOptions) -> int:
 
 def _announce(address: str, options: DesktopOptions) -> None:
     click.echo(f"desktop: {address}")
-    click.echo("Whoever has this address can use the desktop. Ctrl-C ends it.")
+    click.echo("Anyone with this address can use the desktop. Ctrl-C ends it.")
     if not is_loopback(options.host):
-        click.echo("note: other computers can reach it, and what travels is not encrypted", err=True)
+        click.echo("note: other computers can reach the page, and its connections are not encrypted", err=True)
     hint = tunnel_hint(address)
     if hint:
         click.echo(hint)
     sys.stdout.flush()
     if _wants_browser(options.open_browser, os.environ):
-        # Its own thread: some browsers keep the command that starts them.
+        # A thread of its own, because the command that starts some browsers does not return.
         threading.Thread(target=_open, args=(address,), daemon=True).start()
 
 
 def _wants_browser(asked: bool | None, environment: Any) -> bool:
-    """As asked; else where somebody sits in front of a screen."""
+    """Whether to open a browser: as ``asked``, else where stdout is a terminal with a display."""
     if asked is not None:
         return asked
     return sys.stdout.isatty() and bool(environment.get("DISPLAY") or environment.get("WAYLAND_DISPLAY"))

@@ -1,4 +1,4 @@
-"""`computerrl journal`: looks at the journal of a run, running or not, and changes nothing."""
+"""`computerrl journal`: list, print and verify the journal of a run, which may be at work. The journal is not changed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 import click
 
 _MAX_LIST = 8
-"""Longer lists are shown by their length, unless everything is asked for."""
+"""Maximum length of a list that is printed; of a longer one, without --full, only the length is printed."""
 
 
 def list_segments(run: Path) -> int:
-    """Print one line a segment; gives the exit code."""
+    """Print one line per segment. Returns the exit code."""
     from computerrl.broker.journal.audit import describe
 
     segments = describe(_folder(run))
@@ -30,7 +30,7 @@ def list_segments(run: Path) -> int:
 
 
 def print_records(run: Path, *, kinds: Sequence[str], name: str, full: bool) -> int:
-    """Print records as JSON, one a line; gives the exit code."""
+    """Print records as JSON, one per line. Returns the exit code."""
     from computerrl.broker.journal.audit import read_all
 
     num_printed = 0
@@ -44,7 +44,7 @@ def print_records(run: Path, *, kinds: Sequence[str], name: str, full: bool) -> 
 
 
 def verify_journal(run: Path) -> int:
-    """Check everything and say what a broker would find; gives the exit code."""
+    """Verify every record, and print the state that a broker would restore. Returns the exit code."""
     from computerrl.broker.core import BrokerCore
     from computerrl.broker.journal.audit import verify
     from computerrl.common.config import load_config
@@ -65,7 +65,7 @@ def _folder(run: Path) -> Path:
 
     folder = RunFolder(run).journal
     if not any(folder.glob("journal-*.log")):
-        raise ConfigError([Problem("RUN", f"{folder} holds no journal", "name a run whose broker was started")])
+        raise ConfigError([Problem("RUN", f"{folder} holds no journal", "give a run whose broker was started")])
     return folder
 
 

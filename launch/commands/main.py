@@ -1,7 +1,7 @@
 """The command `computerrl`.
 
-Everything beyond click is imported by the command that needs it, so that `--help` answers at once. Typed errors become a few
-lines on stderr and the error's exit code; anything else is a bug of ours and keeps its traceback.
+Each command imports what it needs beyond click when it is called, so that `--help` is printed at once. Typed errors become a few
+lines on stderr and the error's exit code. Any other error is a bug of ComputerRL and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.group(
     cls=SectionedGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="CONFIG is a YAML file; see configs/. `computerrl COMMAND --help` has the options and examples.",
+    epilog="CONFIG is a YAML file, or the name of one in configs/. `computerrl COMMAND --help` shows options and examples.",
 )
 @click.version_option(package_name="computerrl", message="computerrl %(version)s")
 def cli() -> None:
@@ -40,31 +40,32 @@ def cli() -> None:
     First time:       computerrl setup
                       computerrl doctor
     Train:            computerrl train quickstart
-    On a cluster:     computerrl plan CONFIG --site SITE
-                      computerrl submit CONFIG --site SITE
     Continue:         computerrl train quickstart --resume
-    Look:             computerrl status latest
+    Watch:            computerrl status latest
                       computerrl replay latest
                       computerrl report latest
     Evaluate:         computerrl eval latest
+    On a cluster:     computerrl plan CONFIG --site SITE
+                      computerrl submit CONFIG --site SITE
+    All settings:     computerrl config
     Try a change:     computerrl train quickstart learner.max_age=2 --dry-run
     Debug the loop:   computerrl train serial
     Try a desktop:    computerrl desktop --task calc-set-cell
     """
 
 
-@click.command(short_help="Train CONFIG on this machine, from checks to report.")
+@click.command(short_help="Train with CONFIG on this machine.")
 @with_config()
 @click.option("--resume", is_flag=True, help="Continue the newest run of this name instead of starting a new one.")
-@click.option("--dry-run", is_flag=True, help="Check all that can be checked, print the processes, start nothing.")
-@click.option("--print-config", is_flag=True, help="Print the resolved configuration, start nothing.")
-@click.option("--dashboard", is_flag=True, help="Show the run on a page, too; its address is printed.")
+@click.option("--dry-run", is_flag=True, help="Run all checks and print the processes, but start nothing.")
+@click.option("--print-config", is_flag=True, help="Print all values of the configuration, but start nothing.")
+@click.option("--dashboard", is_flag=True, help="Also show the run on a web page; its address is printed.")
 def train(config: Path, overrides: tuple[str, ...], *, resume: bool, dry_run: bool, print_config: bool, dashboard: bool) -> None:
-    """Run CONFIG from set-up check to report, all processes on this machine.
+    """Train with CONFIG, with all processes on this machine, from the checks to the report.
 
-    CONFIG is a YAML file, or the name of one in configs/. KEY=VALUE sets a field of it. A new run never touches an old one: when
-    runs/NAME exists, it is called NAME-2. Ctrl-C stops everything within five seconds; --resume continues where the last
-    checkpoint and the journal are. --dry-run has exit code 0 where the run would start, and else prints all that is in the way.
+    CONFIG is a YAML file, or the name of one in configs/. KEY=VALUE sets one of its fields. A new run never changes an old one:
+    when runs/NAME exists, the new run is called NAME-2. Ctrl-C stops everything within five seconds. --resume continues from the
+    last checkpoint and the journal. --dry-run has exit code 0 where the run would start; otherwise it prints all problems.
 
     \b
     computerrl train quickstart
@@ -90,7 +91,7 @@ def train(config: Path, overrides: tuple[str, ...], *, resume: bool, dry_run: bo
 
 
 def _dry_run(config: RunConfig, *, path: Path, resume: bool) -> None:
-    """Print the processes of ``config`` and their memory. Raises what `train` would raise."""
+    """Print the processes of ``config`` and their memory. Raises the errors that `train` would raise."""
     click.echo(f"# processes of {path}")
     from computerrl.launch.plan.machine import inspect_machine
     from computerrl.launch.plan.resources import describe_choice, plan_memory
@@ -118,21 +119,21 @@ def _dry_run(config: RunConfig, *, path: Path, resume: bool) -> None:
 
 
 def _end_run(code: int) -> NoReturn:
-    """End the process as its run has ended. A run that was stopped or failed leaves the command that continues it."""
+    """End the process with the run's exit code. For a run that was stopped or failed, print the command that continues it."""
     if code:
         words = [word for word in sys.argv[1:] if word != "--resume"]
         click.echo(f"to continue: {shlex.join(['computerrl', *words, '--resume'])}", err=True)
     sys.exit(code)
 
 
-@click.command(short_help="Check this machine: what is missing, what to do about it.")
+@click.command(short_help="Check this machine, and print the next steps.")
 @click.argument("config", type=ConfigFile(), metavar="[CONFIG]", required=False)
-@click.option("--site", type=Site(), metavar="SITE", help="Also check what this profile says: Slurm, network, folders.")
+@click.option("--site", type=Site(), metavar="SITE", help="Also check this site profile: Slurm, network, folders.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def doctor(config: Path | None, site: str | None, *, as_json: bool) -> None:
-    """Print what this machine has, what is missing, and what to do about it or ask the administrator for.
+    """Check this machine and print, for everything that is missing, what to do or to ask the administrator for.
 
-    On a cluster, ask a node as well as the login node:
+    With CONFIG, the needs of that run are checked. On a cluster, check a compute node as well as the login node:
 
     \b
     computerrl doctor quickstart --site my-cluster
@@ -151,8 +152,8 @@ def doctor(config: Path | None, site: str | None, *, as_json: bool) -> None:
 def export(source: str, out: Path) -> None:
     """Write the trained model as a Hugging Face folder, for transformers, vLLM, or as `model.name` of another run.
 
-    RUN_OR_CHECKPOINT is a run (its newest whole checkpoint is taken; it may be running) or one folder of its checkpoints/.
-    OUT_FOLDER must not exist yet.
+    RUN_OR_CHECKPOINT is a run or one folder of its checkpoints/. Of a run, which may be at work, the newest complete checkpoint
+    is taken. OUT_FOLDER must not exist yet.
 
     \b
     computerrl export latest trained
@@ -164,29 +165,30 @@ def export(source: str, out: Path) -> None:
 
     run, checkpoint = find_checkpoint(source)
     if out.exists():
-        raise ConfigError([Problem("OUT_FOLDER", f"{str(out)!r} exists", "give a folder that does not exist yet")])
+        raise ConfigError([Problem("OUT_FOLDER", f"{str(out)!r} exists already", "give a folder that does not exist yet")])
     click.echo(f"{checkpoint or run}: reading the weights, which takes up to a minute", err=True)
     from computerrl.learner.checkpoints.export import export_model
 
     click.echo(export_model(run, out, checkpoint=checkpoint))
 
 
-@click.command("eval", short_help="Play a checkpoint on held-out tasks: pass@K, intervals.")
+@click.command("eval", short_help="Evaluate a checkpoint on held-out tasks.")
 @click.argument("source", default="latest", metavar="[CHECKPOINT]")
-@click.option("--tasks", "families", help="Task families, separated by commas; else those of the run.")
-@click.option("--episodes", type=click.IntRange(min=1), help="Held-out instances of each family; else as the run has it.")
-@click.option("--rollouts", type=click.IntRange(1, 256), default=1, show_default=True, help="Of each instance: K tells pass@K.")
-@click.option("--temperature", type=Number(0, 1000), help="Of sampling; else 0 for one rollout and 1 for several.")
-@click.option("--config", type=ConfigFile(), metavar="CONFIG", help="Other settings; else the run's.")
+@click.option("--tasks", "families", help="Task families, separated by commas. Default: those of the run.")
+@click.option("--episodes", type=click.IntRange(min=1), help="Held-out instances of each family. Default: that of the run.")
+@click.option("--rollouts", type=click.IntRange(1, 256), default=1, show_default=True, help="Rollouts of each instance, K.")
+@click.option("--temperature", type=Number(0, 1000), help="Sampling temperature. Default: 0 for one rollout, 1 for several.")
+@click.option("--config", type=ConfigFile(), metavar="CONFIG", help="Configuration to use in place of the run's.")
 @click.option("--endpoint", metavar="URL", help="A vLLM server that holds the model; CHECKPOINT is a folder with its tokenizer.")
-@click.option("--resume", is_flag=True, help="Continue an evaluation that was broken off, asked for in the same way.")
+@click.option("--resume", is_flag=True, help="Continue an interrupted evaluation with the same options.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @SET
 def evaluate(source: str, families: str | None, overrides: tuple[str, ...], *, as_json: bool, **wishes: Any) -> None:
-    """Play CHECKPOINT on held-out tasks: pass@1 to pass@K with 95 % intervals, for each family.
+    """Evaluate CHECKPOINT on held-out tasks: pass@1 to pass@K of each family, with 95 % intervals.
 
-    CHECKPOINT is a run (its newest whole checkpoint), one folder of its checkpoints/, or a Hugging Face folder with --config.
-    Writes evaluation.json and evaluation.html into a run folder of its own; the tasks' seeds are fixed (tasks.evaluation_seeds).
+    CHECKPOINT is a run (its newest complete checkpoint), one folder of its checkpoints/, or a Hugging Face folder with --config.
+    The evaluation is a run of its own, whose folder gets evaluation.json and evaluation.html. The seeds of its tasks are fixed
+    (tasks.evaluation_seeds).
 
     \b
     computerrl eval latest
@@ -196,8 +198,8 @@ def evaluate(source: str, families: str | None, overrides: tuple[str, ...], *, a
     computerrl eval trained --config quickstart
     computerrl eval theirs --config quickstart --endpoint http://127.0.0.1:8000/v1
 
-    With --endpoint a server samples (vllm serve theirs). --set actor.endpoint.model=NAME chooses one of several models that it
-    serves; --set actor.endpoint.key_file=FILE names the file of its key (chmod 600).
+    With --endpoint a server samples (`vllm serve theirs`). --set actor.endpoint.model=NAME chooses one of several models of the
+    server. --set actor.endpoint.key_file=FILE names the file of its key (chmod 600).
     """
     from computerrl.launch.run.evaluate import Wish, evaluate
 
@@ -205,21 +207,27 @@ def evaluate(source: str, families: str | None, overrides: tuple[str, ...], *, a
     sys.exit(evaluate(Wish(source, families=chosen, overrides=overrides, **wishes), as_json=as_json))
 
 
-@click.command(short_help="Open one desktop in a web page; record demonstrations.")
-@click.option("--task", "family", default="web-click-button", show_default=True, metavar="FAMILY", help="Task to begin with.")
-@click.option("--list", "lists", is_flag=True, help="List the tasks, as `computerrl tasks list` does, and open nothing.")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Which instance of it.")
-@click.option("--image", default="core", show_default=True, help="Desktop image: a recipe's name or a path.")
-@click.option("--driver", default="apptainer", show_default=True, type=click.Choice(["apptainer", "local", "scripted"]))
-@click.option("--recordings", default="demonstrations", show_default=True, metavar="FOLDER", help="Where saved ones go.")
-@click.option("--host", default="127.0.0.1", type=Host(), show_default=True, help="Address to listen on; nothing is encrypted.")
-@click.option("--port", default=0, show_default=True, type=click.IntRange(0, 65535), help="0: any free one.")
-@click.option("--open/--no-open", "open_browser", default=None, help="Open a browser; without either, where there is a display.")
+@click.command(short_help="Open a desktop in a web page; record demonstrations.")
+@click.option("--task", "family", default="web-click-button", show_default=True, metavar="FAMILY", help="First task family.")
+@click.option("--list", "lists", is_flag=True, help="List the task families, as `computerrl tasks list` does, and end.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of the first task.")
+@click.option("--image", default="core", show_default=True, help="Desktop image: the name of a recipe, or a path.")
+@click.option(
+    "--driver",
+    default="apptainer",
+    show_default=True,
+    type=click.Choice(["apptainer", "local", "scripted"]),
+    help="Driver of the desktop (`computerrl config desktop.driver`).",
+)
+@click.option("--recordings", default="demonstrations", show_default=True, metavar="FOLDER", help="Folder of recordings.")
+@click.option("--host", default="127.0.0.1", type=Host(), show_default=True, help="Address to listen on, without encryption.")
+@click.option("--port", default=0, show_default=True, type=click.IntRange(0, 65535), help="Port to listen on; 0: any free port.")
+@click.option("--open/--no-open", "open_browser", default=None, help="Open a browser. Default: only where there is a display.")
 def desktop(*, lists: bool, **options: Any) -> None:
-    """Open one desktop in a web page, to look at it, try actions, and record demonstrations.
+    """Open one desktop in a web page, to try actions on it and to record demonstrations.
 
-    Mouse and keys take the same way as an agent's actions. Only whoever has the printed address can use it. Ctrl-C ends the
-    desktop and leaves nothing.
+    Mouse and keyboard are translated into the actions of an agent. Only a person with the printed address can use the page.
+    Ctrl-C ends the desktop and removes its files.
 
     \b
     computerrl desktop --task calc-type-cell --seed 3
@@ -234,12 +242,12 @@ def desktop(*, lists: bool, **options: Any) -> None:
     sys.exit(run_desktop(DesktopOptions(**options)))
 
 
-@click.command(short_help="Run benchmark NAME; without NAME, list them.")
+@click.command(short_help="Run a benchmark: how fast something is.")
 @click.argument("name", required=False)
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the rows to this file.")
-@click.option("--quick", is_flag=True, help="Finish within a minute, with wider spread.")
+@click.option("--quick", is_flag=True, help="End within a minute, with a wider spread.")
 def bench(name: str | None, json_file: Path | None, *, quick: bool) -> None:
-    """Run benchmark NAME (a file in benchmarks/) and print its table; without NAME, list them.
+    """Run benchmark NAME and print its table. Without NAME, list the benchmarks.
 
     \b
     computerrl bench
@@ -250,22 +258,22 @@ def bench(name: str | None, json_file: Path | None, *, quick: bool) -> None:
     sys.exit(run_bench(name, json_file=json_file, quick=quick))
 
 
-@click.command(short_help="Run study NAME: what a choice does to training.")
+@click.command(short_help="Run a study: the effect of a choice on training.")
 @click.argument("name", required=False)
-@click.option("--seeds", "num_seeds", type=click.IntRange(1, 100), help="Runs of each arm; by default what the study says.")
-@click.option("--out", "folder", type=click.Path(path_type=Path, file_okay=False), help="Where to write; default: studies/NAME.")
-@click.option("--quick", is_flag=True, help="A minute with an untrained model: shows that it works, and answers nothing.")
+@click.option("--seeds", "num_seeds", type=click.IntRange(1, 100), help="Number of runs of each arm. Default: that of the study.")
+@click.option("--out", "folder", type=click.Path(path_type=Path, file_okay=False), help="Output folder. Default: studies/NAME.")
+@click.option("--quick", is_flag=True, help="Take a minute with an untrained model; a test of the study, not an answer.")
 @click.option(
     "--results",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     metavar="FILE",
-    help="Begin with the results in FILE, a data.json that this study wrote elsewhere; only what is missing is made.",
+    help="Begin with the results in FILE, a data.json that this study wrote on another machine, and make those missing.",
 )
 def study(name: str | None, folder: Path | None, num_seeds: int | None, results: Path | None, *, quick: bool) -> None:
-    """Run study NAME (a file in benchmarks/studies/): what a choice does to training. Without NAME, list them.
+    """Run study NAME, which measures the effect of a choice on training. Without NAME, list the studies.
 
-    A study trains many policies, most on real desktops and for hours. It writes a folder: README.md (the question, a table, a
-    plot, and what it does not show), data.json and data.csv. Broken off, the same command goes on where it ended.
+    A study trains many policies, most of them on real desktops and for hours. It writes a folder with README.md (the question, a
+    table, a plot, and the limits of the answer), data.json and data.csv. The same command continues an interrupted study.
 
     \b
     computerrl study
@@ -278,9 +286,9 @@ def study(name: str | None, folder: Path | None, num_seeds: int | None, results:
     run_study(name, folder=folder, quick=quick, num_seeds=num_seeds, results=results)
 
 
-@click.group(short_help="List task families; check task files of others.")
+@click.group(short_help="List task families; check task files of OSWorld.")
 def tasks() -> None:
-    """List the task families, and check task files of other collections.
+    """List the task families, or check task files of other collections.
 
     \b
     computerrl tasks list calc
@@ -291,7 +299,7 @@ def tasks() -> None:
 @tasks.command("list", short_help="List the task families whose name starts with BEGINNING.")
 @click.argument("beginning", default="", metavar="[BEGINNING]")
 def tasks_list(beginning: str) -> None:
-    """List the task families, all or those whose name starts with BEGINNING.
+    """List the task families: all, or those whose name starts with BEGINNING.
 
     \b
     computerrl tasks list
@@ -302,30 +310,29 @@ def tasks_list(beginning: str) -> None:
     sys.exit(list_families(beginning))
 
 
-@tasks.command("check", short_help="Check which OSWorld task files can be run here.")
+@tasks.command("check", short_help="Check which OSWorld task files can run here.")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
-@click.option("--assets", type=click.Path(path_type=Path), help="Folder with the files that tasks download.")
-@click.option(
-    "--app", "apps", multiple=True, metavar="NAME", help="An application the desktops have; replaces the standard list."
-)
+@click.option("--assets", type=click.Path(path_type=Path), help="Folder of the files that tasks download.")
+@click.option("--app", "apps", multiple=True, metavar="NAME", help="An application of the desktops; replaces the standard list.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the report to this file.")
-@click.option("--config", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Run whose prompts hold the tasks.")
-@click.option("--play", is_flag=True, help="Also set each task up on a desktop, and judge it untouched.")
+@click.option("--config", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Configuration with the prompts.")
+@click.option("--play", is_flag=True, help="Also set up each task on a desktop, and evaluate it untouched.")
 def tasks_check(
     folder: Path, assets: Path | None, apps: tuple[str, ...], json_file: Path | None, config: Path | None, play: bool
 ) -> None:
-    """Say of every OSWorld or OfficeWorld task file below DIR whether it can be run here, and if not, why.
+    """Check whether each OSWorld or OfficeWorld task file below DIR can run here, and print the reasons where one cannot.
 
-    Opens no connection, and starts no desktop without --play. With it, tasks that can be run are set up on desktops (of CONFIG;
-    without it one of image full) and judged untouched: one that pays for doing nothing, or fails, is refused.
+    The check opens no connection, and starts no desktop without --play. With --play, tasks that can run are set up on desktops
+    of CONFIG (default: a desktop of image full) and evaluated untouched. A task that rewards doing nothing is refused, and so is
+    one that fails.
 
     A file that a task downloads from https://HOST/a/b/c.xlsx is looked up at ASSETS/a/b/c.xlsx (a plain mirror), at
     ASSETS/HOST/a/b/c.xlsx, or with leading folders of the path left out.
 
-    Tasks whose instruction does not fit the prompts of CONFIG (without it: of the default settings) get a note: they can be run,
-    and the end of the instruction, or the screen, would be left out.
+    A task whose instruction does not fit the prompts of CONFIG (default: of the default settings) gets a note. It can run, but
+    the end of the instruction, or the screen, is then left out of the prompt.
 
-    Exit code 0: every task can be run; 1: some cannot; 2: DIR or ASSETS is wrong.
+    Exit code 0: all tasks can run. 1: some cannot. 2: DIR or ASSETS is wrong.
 
     \b
     computerrl tasks check evaluation_examples/examples
@@ -339,10 +346,10 @@ def tasks_check(
 
 
 class _LazySetup(click.Command):
-    """`computerrl setup` belongs to launch.setup, options included; it is imported only when asked for."""
+    """The command `setup`, whose options are those of `launch.commands.setup`. That module is imported when it is called."""
 
     def __init__(self) -> None:
-        super().__init__("setup", add_help_option=False, short_help="Make this machine ready: Apptainer, image, model.")
+        super().__init__("setup", add_help_option=False, short_help="Set up this machine: Apptainer, image, model.")
         self.ignore_unknown_options = True
         self.allow_extra_args = True
 
@@ -358,10 +365,10 @@ class _LazySetup(click.Command):
 
 cli.add_section("This machine", (_LazySetup(), doctor, desktop))
 cli.add_section("Runs", (train, show_config, evaluate, export, tasks))
-cli.add_section("Looking at a run, and steering it", cli_watch.COMMANDS)
+cli.add_section("Watching and controlling a run", cli_watch.COMMANDS)
 cli.add_section("Several machines", cli_cluster.COMMANDS)
 cli.add_section("Measuring", (bench, study, simulate))
-cli.add_section("One process of a run alone, each with the same CONFIG", cli_roles.COMMANDS)
+cli.add_section("Single processes of a run, all with the same CONFIG", cli_roles.COMMANDS)
 
 
 def main() -> NoReturn:
@@ -376,7 +383,7 @@ def main() -> NoReturn:
     except click.ClickException as error:
         error.show()
         if isinstance(error, click.NoSuchOption) and "." in error.option_name:
-            click.echo(f"    -> a field is set without dashes: {error.option_name.lstrip('-')}=VALUE", err=True)
+            click.echo(f"    -> set a field without dashes: {error.option_name.lstrip('-')}=VALUE", err=True)
         _exit(2)
     except click.exceptions.Abort:
         _exit(130)
@@ -393,10 +400,10 @@ def main() -> NoReturn:
         if error.errno not in _OF_PLACES or SUPERVISOR_VARIABLE in os.environ:
             raise
         if error.filename is not None:
-            step = "name another place, or ask for the right to use this one"
+            step = "choose another place, or get permission to use this one"
             problem = Problem(str(error.filename), str(error.strerror), step)
         elif error.errno in _FULL:
-            problem = Problem("disk", str(error.strerror), "free some space where the output and the run folder go")
+            problem = Problem("disk", str(error.strerror), "free some space on the disk of the output and of the run folder")
         else:
             raise
         _show(SetupError(problem))
@@ -404,23 +411,23 @@ def main() -> NoReturn:
 
 
 def _require_folder() -> None:
-    """Raise `ConfigError` where the current folder was removed: paths would lead nowhere."""
+    """Raise `ConfigError` where the current folder was removed, because relative paths would lead nowhere."""
     from computerrl.common.errors import ConfigError, Problem
 
     try:
         os.getcwd()
     except OSError as error:
-        problem = Problem("current folder", f"cannot be used: {error.strerror}", "change to a folder that is there")
+        problem = Problem("current folder", f"cannot be used: {error.strerror}", "change to a folder that exists")
         raise ConfigError([problem]) from None
 
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _OF_PLACES = _FULL | {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR}
-"""Refusals of the system that name the place which a person chose. A process under a supervisor keeps its traceback."""
+"""System errors that name a path which the user chose. A process under a supervisor keeps its traceback."""
 
 
 def _exit(exit_code: int) -> NoReturn:
-    """End the process; one that has torch loaded without tearing the interpreter down, which takes over a second."""
+    """End the process. Where torch is loaded, skip the interpreter's shutdown, which takes over a second."""
     if "torch" not in sys.modules:
         sys.exit(exit_code)
     import atexit
@@ -432,7 +439,7 @@ def _exit(exit_code: int) -> NoReturn:
 
 
 def _show(error: ComputerRLError) -> None:
-    """A few lines for the person, and the file the supervisor reads."""
+    """Print a few lines for the user, and write the file that the supervisor reads."""
     problems = [finding.problem for finding in getattr(error, "findings", ())] or list(getattr(error, "problems", ()))
     if len(problems) > 1:
         print(f"error: {len(problems)} problems", file=sys.stderr)

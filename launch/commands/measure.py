@@ -1,4 +1,4 @@
-"""`computerrl bench NAME` and `computerrl study NAME`: a benchmark measures how fast something is, a study what it does to
+"""`computerrl bench NAME` and `computerrl study NAME`. A benchmark measures how fast something is, a study its effect on
 training.
 
 A benchmark is a file of benchmarks/ with a docstring and `run(quick: bool) -> list[dict]`, whose rows are printed as a table and
@@ -41,7 +41,7 @@ def _module(folder: Path, name: str) -> Any:
     names = names_in(folder)
     if name not in names:
         kind = "study" if folder == STUDIES else "benchmark"
-        raise ConfigError([Problem("NAME", f"no {kind} {name!r}", f"use one of {', '.join(names)}")])
+        raise ConfigError([Problem("NAME", f"there is no {kind} {name!r}", f"use one of {', '.join(names)}")])
     return importlib.import_module(".".join(["computerrl", *folder.relative_to(PACKAGE).parts, name]))
 
 
@@ -62,7 +62,7 @@ def run_study(name: str | None, *, folder: Path | None, quick: bool, num_seeds: 
 
 
 def run_bench(name: str | None, *, json_file: Path | None, quick: bool) -> int:
-    """Run ``name`` (or list all when None); gives the exit code. Raises `ConfigError` for an unknown name.
+    """Run ``name``, or list all benchmarks when it is None. Returns the exit code. Raises `ConfigError` for an unknown name.
 
     The exit code is 1 when a row misses its target and the module says `GUARANTEED = True`.
     """
@@ -84,7 +84,7 @@ def run_bench(name: str | None, *, json_file: Path | None, quick: bool) -> int:
 
 
 def complete(row: Mapping[str, Any]) -> dict[str, Any]:
-    """All columns, the missing ones None; the ratio to the peer computed when both values are there."""
+    """The row with all columns. Missing ones are None; the ratio to the peer is computed when both values are given."""
     unknown = row.keys() - set(COLUMNS)
     assert not unknown, f"unknown columns {sorted(unknown)} in a benchmark's row"
     full = {column: row.get(column) for column in COLUMNS}
@@ -94,7 +94,7 @@ def complete(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def meets(row: Mapping[str, Any]) -> bool | None:
-    """Whether the value reaches the target; None when there is none."""
+    """Whether the value reaches the target; None where value or target is missing."""
     value, target = row["value"], row["target"]
     if value is None or target is None:
         return None
@@ -106,7 +106,7 @@ _LOG_WIDTH = 180
 
 
 def print_rows(name: str, rows: Sequence[Mapping[str, Any]], *, took_s: float, quick: bool) -> None:
-    """The table."""
+    """Print ``rows`` as a table."""
     from rich.console import Console
     from rich.table import Table
 

@@ -46,37 +46,37 @@ class Run(click.ParamType):
 
 
 class Number(click.FloatRange):
-    """A number within bounds; NaN is within none."""
+    """A number within bounds. NaN is out of all bounds."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number. Refuses what is none."""
+        """The number. Refuses NaN."""
         number = float(super().convert(value, param, ctx))
         if math.isnan(number):
-            self.fail(f"{value!r} is no number", param, ctx)
+            self.fail(f"{value!r} is not a number", param, ctx)
         return number
 
 
 class OutFile(click.Path):
-    """A file to write, in a folder that is there."""
+    """A file to write, in a folder that exists."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path, dir_okay=False)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """The path. Refuses one that nothing can be written to before the work begins."""
+        """The path. Refuses one in a folder that does not exist, before the work begins."""
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
         if not os.path.isdir(path.parent):
-            self.fail(f"there is no folder {str(path.parent)!r:.200}", param, ctx)
+            self.fail(f"there is no folder {str(path.parent)!r:.200}; make it first", param, ctx)
         return path
 
 
 class Host(click.ParamType):
-    """An address of this machine, as a number; written as in `bind_address`."""
+    """An IP address of this machine, written as in `bind_address`."""
 
     name = "address"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The number. Raises `ConfigError`."""
+        """The IP address. Raises `ConfigError`."""
         from computerrl.common.errors import ConfigError, Problem, SetupError
         from computerrl.common.wire.addresses import own_address
 
@@ -87,37 +87,37 @@ class Host(click.ParamType):
 
 
 class Site(click.ParamType):
-    """A site profile: a name in configs/sites/ or a path, which `common.config.load_site` checks."""
+    """A site profile: a name in configs/sites/ or a path. `common.config.load_site` checks it."""
 
     name = "site"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The profile's path where it is known."""
+        """The path of the profile where the name is known, else ``value``."""
         return find_site(str(value))
 
 
-PRINT_CONFIG = click.option("--print-config", is_flag=True, help="Print the resolved configuration, too.")
+PRINT_CONFIG = click.option("--print-config", is_flag=True, help="Also print all values of the configuration.")
 RUN = click.argument("run", default="latest", type=Run(), metavar="[RUN]")
-SET = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a field; may be given often.")
+SET = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Set a field; may be repeated.")
 
 
 def with_config(*, is_required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command ``config``, the file of a run's configuration, and ``overrides``, the fields to set in it.
+    """Decorator that passes a command ``config``, the file of a run's configuration, and ``overrides``, the fields to set.
 
-    A command line has CONFIG as its first word or after --config, KEY=VALUE as further words or after --set. Without
-    ``is_required`` the command may get None for ``config``.
+    A command line has CONFIG as a word or after --config, and KEY=VALUE as words or after --set. Without ``is_required``,
+    ``config`` may be None.
     """
     words = "CONFIG [KEY=VALUE]..." if is_required else "[CONFIG] [KEY=VALUE]..."
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @click.argument("words", nargs=-1, metavar=words)
         @SET
-        @click.option("--config", "named", metavar="CONFIG", help="The same as CONFIG.")
+        @click.option("--config", "named", metavar="CONFIG", help="CONFIG, as an option.")
         @functools.wraps(command)
         def run(words: tuple[str, ...], named: str | None, overrides: tuple[str, ...], **options: Any) -> Any:
             text, more = split_words(words, named)
             if text is None and is_required:
-                raise click.UsageError(f"Missing argument 'CONFIG': a YAML file, for example {EXAMPLE}")
+                raise click.UsageError(f"Missing argument 'CONFIG': give a YAML file, for example {EXAMPLE}")
             config = None if text is None else ConfigFile().convert(text, None, None)
             return command(config=config, overrides=(*overrides, *more), **options)
 
@@ -131,19 +131,19 @@ def split_words(words: Sequence[str], named: str | None) -> tuple[str | None, li
     overrides = [word for word in words if is_override(word)]
     files = [word for word in words if not is_override(word)] + ([] if named is None else [named])
     if len(files) > 1:
-        raise click.UsageError(f"one CONFIG is enough, these are {len(files)}: {', '.join(files)}; a field is set with KEY=VALUE")
+        raise click.UsageError(f"give one CONFIG, not {len(files)} ({', '.join(files)}); a field is set with KEY=VALUE")
     return (files[0] if files else None), overrides
 
 
 def print_resolved(config: RunConfig, *, path: Path) -> None:
-    """Print ``config``, which was read from ``path``, as YAML that is a configuration again."""
+    """Print ``config``, which was read from ``path``, as YAML that can be read as a configuration again."""
     import yaml
 
     click.echo(f"# {path}, resolved\n{yaml.safe_dump(config.model_dump(mode='json'), sort_keys=False)}")
 
 
 class SectionedGroup(click.Group):
-    """A group whose help lists its commands under headings, in the order in which one meets them."""
+    """A group whose help lists its commands under headings, in the order in which a newcomer needs them."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)

@@ -1,5 +1,5 @@
-"""Commands of `computerrl` that are one process of a run each; `computerrl train` starts them all. Thin: each imports its role
-when it is called."""
+"""Commands of `computerrl` that are one process of a run each. `computerrl train` starts all of them. Each command imports its
+role when it is called."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 RoleEntry = Callable[["RunConfig", int, "StopToken"], None]
 
-INDEX = click.option("--index", default=0, type=click.IntRange(min=0), show_default=True, help="Which process of this role.")
+INDEX = click.option("--index", default=0, type=click.IntRange(min=0), show_default=True, help="Number of the process.")
 
 
 def _run_role(path: Path, overrides: tuple[str, ...], entry: RoleEntry, *, role: str, index: int) -> None:
-    """What every role does at its start: die with its supervisor, log, stop on signals."""
+    """Run ``entry`` as process ``index`` of ``role``: it dies with its supervisor, logs, and stops on signals."""
     from computerrl.common import lifecycle, log
     from computerrl.common.config import load_config
     from computerrl.launch.supervision import processes
@@ -33,7 +33,7 @@ def _run_role(path: Path, overrides: tuple[str, ...], entry: RoleEntry, *, role:
     supervisor = os.environ.get(lifecycle.SUPERVISOR_VARIABLE)
     if supervisor is not None:
         lifecycle.die_with_parent()
-        # Between it and us may be torchrun or a container's runtime, which die with it.
+        # torchrun or a container's runtime may be between the supervisor and this process; they die with it.
         if int(supervisor) not in processes.ancestors(os.getpid()):
             sys.exit(f"supervisor {supervisor} has ended before this process began")
     log.configure(as_json=supervisor is not None)
@@ -46,8 +46,8 @@ def _run_role(path: Path, overrides: tuple[str, ...], entry: RoleEntry, *, role:
 
 
 def _prepare_folder(config: RunConfig, *, role: str) -> RunConfig:
-    """Started by hand, whoever comes first makes the run folder; only the broker writes the configuration anew. Returns it with
-    what the first one found for all."""
+    """Make the run folder of a process that was started by hand. The first process makes it; only the broker writes the
+    configuration again. Returns the configuration with the number type that the first process recorded for all."""
     from computerrl.common.run_files.run_folder import RunFolder
     from computerrl.launch.plan.run_names import with_recorded_dtype
 
@@ -60,11 +60,15 @@ def _prepare_folder(config: RunConfig, *, role: str) -> RunConfig:
     return config
 
 
-@click.command(short_help="Run the broker: work, groups, journal.")
+@click.command(short_help="Run the broker: assignments, groups, journal.")
 @with_config()
 @INDEX
 def broker(config: Path, overrides: tuple[str, ...], index: int) -> None:
-    """Run the broker: hands out work, journals trajectories, knows where everybody is."""
+    """Run the broker. It assigns episodes, journals trajectories, and knows the addresses of all processes.
+
+    \b
+    computerrl broker quickstart
+    """
 
     def entry(run_config: RunConfig, _index: int, stop: StopToken) -> None:
         from computerrl.broker.process import run_broker
@@ -74,11 +78,15 @@ def broker(config: Path, overrides: tuple[str, ...], index: int) -> None:
     _run_role(config, overrides, entry, role="broker", index=index)
 
 
-@click.command("env-server")
+@click.command("env-server", short_help="Run an env_server: desktops for actors.")
 @with_config()
 @INDEX
 def env_server(config: Path, overrides: tuple[str, ...], index: int) -> None:
-    """Run an env_server: keeps desktops and lends them to actors. One per node."""
+    """Run an env_server, which leases desktops to actors. Each node with desktops has one.
+
+    \b
+    computerrl env-server quickstart --index 0
+    """
 
     def entry(run_config: RunConfig, index: int, stop: StopToken) -> None:
         from computerrl.env_server.process import run_env_server
@@ -88,11 +96,15 @@ def env_server(config: Path, overrides: tuple[str, ...], index: int) -> None:
     _run_role(config, overrides, entry, role="env_server", index=index)
 
 
-@click.command()
+@click.command(short_help="Run an actor: plays episodes.")
 @with_config()
 @INDEX
 def actor(config: Path, overrides: tuple[str, ...], index: int) -> None:
-    """Run an actor: plays episodes with the current policy."""
+    """Run an actor, which plays episodes with the newest policy.
+
+    \b
+    computerrl actor quickstart --index 0
+    """
 
     def entry(run_config: RunConfig, index: int, stop: StopToken) -> None:
         from computerrl.actor.process import run_actor
@@ -106,7 +118,11 @@ def actor(config: Path, overrides: tuple[str, ...], index: int) -> None:
 @with_config()
 @INDEX
 def engine(config: Path, overrides: tuple[str, ...], index: int) -> None:
-    """Run an engine process: samples for all actors (actor.inference central)."""
+    """Run an engine process, which samples completions for all actors (actor.inference=central).
+
+    \b
+    computerrl engine quickstart actor.inference=central --index 0
+    """
 
     def entry(run_config: RunConfig, index: int, stop: StopToken) -> None:
         from computerrl.common import lifecycle
@@ -119,11 +135,15 @@ def engine(config: Path, overrides: tuple[str, ...], index: int) -> None:
     _run_role(config, overrides, entry, role="engine", index=index)
 
 
-@click.command(short_help="Run the learner: trains, broadcasts weights.")
+@click.command(short_help="Run the learner: phases, training, weights.")
 @with_config()
 @INDEX
 def learner(config: Path, overrides: tuple[str, ...], index: int) -> None:
-    """Run the learner: conducts the recipe, trains, broadcasts weights. Ends when the recipe is finished."""
+    """Run the learner. It conducts the phases, trains, and broadcasts weights, and ends with the last phase.
+
+    \b
+    computerrl learner quickstart
+    """
 
     def entry(run_config: RunConfig, index: int, stop: StopToken) -> None:
         from computerrl.common import lifecycle

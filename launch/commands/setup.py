@@ -13,14 +13,14 @@ from computerrl.launch.setup.machine_setup import run_setup
 
 @click.command()
 @click.argument("config", required=False, type=ConfigFile(), metavar="[CONFIG]")
-@click.option("--image", metavar="NAME", help="Desktop image: core, full (core and all other applications), or a path.")
-@click.option("--mirror", metavar="URL", help="Debian archive to install from; default: the one in this machine's apt sources.")
+@click.option("--image", metavar="NAME", help="Desktop image: core, full (all applications), or a path.")
+@click.option("--mirror", metavar="URL", help="Debian archive to install from. Default: that of this machine's apt sources.")
 @click.help_option("-h", "--help")
 def setup(config: Path | None, image: str | None, mirror: str | None) -> None:
-    """Make this machine ready: find or install Apptainer, build the desktop image, convert the model.
+    """Set up this machine: find or install Apptainer, build the desktop image, convert the model.
 
-    With CONFIG: what that run needs; without: what configs/quickstart.yaml needs. Skips what is already there.
-    Without root it uses what it finds and says what an administrator has to install.
+    Image and model are those of CONFIG (default: those of configs/quickstart.yaml). Finished parts are skipped. Without root,
+    the installed Apptainer is used; where there is none, the command prints what an administrator has to install.
 
     \b
     computerrl setup

@@ -1,4 +1,4 @@
-"""`computerrl simulate`: what a cluster would do that one does not have yet. Options and printing; `launch.simulation` models."""
+"""`computerrl simulate`: estimates of a run on a cluster of another size. Options and printing; `launch.simulation` models."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ if TYPE_CHECKING:
     from computerrl.launch.simulation.what_if import Setting
 
 PLAIN_HOURS, WHAT_IF_HOURS = 24.0, 4.0
-"""Simulated by default; --what-if simulates a dozen settings, so each is shorter."""
+"""Default simulated time. --what-if simulates a dozen settings, so that each is shorter."""
 PROGRESS_EVERY_S = 10.0
 """Seconds between two lines of progress where stderr is no terminal."""
 _FAILURES = {"desktop_mtbf_h": "desktop_mtbf_s", "actor_mtbf_h": "actor_mtbf_s", "learner_mtbf_h": "learner_mtbf_s"}
 
 
-@click.command(short_help="Simulate CONFIG's loop on a cluster; what would help.")
+@click.command(short_help="Simulate a run on a cluster of another size.")
 @with_config(is_required=False)
-@click.option("--from-run", "run", type=Run(), metavar="RUN", help="Take the times of RUN's episodes and updates.")
-@click.option("--check", is_flag=True, help="With --from-run: print the run's own figures beside those of its model.")
-@click.option("--desktops", type=click.IntRange(max=100_000), help="Episodes played at a time, on all nodes together.")
-@click.option("--actors", type=click.IntRange(max=10_000), help="Engines (GPUs) that they share.")
-@click.option("--hours", type=Number(0.01, 10_000), help="Simulated time: 24 by default, 4 with --what-if.")
-@click.option("--crowding", type=Number(), help="Each further answer under way slows an engine by this share: 0 to 1.")
+@click.option("--from-run", "run", type=Run(), metavar="RUN", help="Use the times of RUN's episodes and updates.")
+@click.option("--check", is_flag=True, help="With --from-run: print the run's figures beside those of the model.")
+@click.option("--desktops", type=click.IntRange(max=100_000), help="Number of desktops on all nodes together.")
+@click.option("--actors", type=click.IntRange(max=10_000), help="Number of engines (GPUs) that sample for the desktops.")
+@click.option("--hours", type=Number(0.01, 10_000), help="Simulated hours. Default: 24, or 4 with --what-if.")
+@click.option("--crowding", type=Number(), help="Share by which each further completion slows an engine: 0 to 1.")
 @click.option("--train-s", type=Number(0, 86_400), help="Seconds of an update.")
 @click.option("--desktop-step-s", type=Number(0, 600), help="Seconds of an action on a desktop, settling included.")
-@click.option("--generate-step-s", type=Number(0, 600), help="Seconds of an answer with the engine to itself.")
-@click.option("--steps", type=Number(1, 10_000), help="Actions of an episode, in the mean.")
-@click.option("--stragglers", type=Number(0, 1), help="Share of episodes on desktops ten times slower.")
-@click.option("--desktop-mtbf-h", type=Number(0.1, 1e6), help="Hours between failures of one desktop.")
-@click.option("--actor-mtbf-h", type=Number(0.1, 1e6), help="The same of one actor.")
-@click.option("--learner-mtbf-h", type=Number(0.1, 1e6), help="The same of the learner.")
+@click.option("--generate-step-s", type=Number(0, 600), help="Seconds of a completion on an engine without others.")
+@click.option("--steps", type=Number(1, 10_000), help="Mean number of actions of an episode.")
+@click.option("--stragglers", type=Number(0, 1), help="Share of episodes on desktops that are ten times slower.")
+@click.option("--desktop-mtbf-h", type=Number(0.1, 1e6), help="Mean hours between failures of one desktop.")
+@click.option("--actor-mtbf-h", type=Number(0.1, 1e6), help="Mean hours between failures of one actor.")
+@click.option("--learner-mtbf-h", type=Number(0.1, 1e6), help="Mean hours between failures of the learner.")
 @click.option(
-    "--what-if", is_flag=True, help="Also change eta, batch, desktops, actors, training, stragglers, failures one by one."
+    "--what-if", is_flag=True, help="Also change eta, batch, desktops, actors, training, stragglers and failures one by one."
 )
-@click.option("--replay", metavar="NAME", help="Play a published comparison: areal, dart, verl, robustrl, or all.")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
+@click.option("--replay", metavar="NAME", help="Simulate a published comparison: areal, dart, verl, robustrl, or all.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of the simulation.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write all figures to this file.")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Write a picture of the stages into this folder.")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder for a picture of the stages.")
 def simulate(config: Path | None, overrides: tuple[str, ...], **wishes: Any) -> None:
-    """Simulate CONFIG's loop on a cluster: rates, policy age, what holds it back, and what would help.
+    """Simulate a run of CONFIG on a cluster of another size, and print rates, policy age, the bottleneck, and improvements.
 
-    The broker's decisions are played by the real broker core; desktops, engines and the learner are times: assumed ones, which
-    are printed, or those of a recorded run. docs/simulator.md says what is modelled and what is not.
+    The real broker core makes the broker's decisions. Desktops, engines and the learner are modelled by times: assumed times,
+    which are printed, or those of a recorded run. docs/simulator.md describes the model and its limits.
 
     \b
     computerrl simulate quickstart --desktops 64 --actors 8 --what-if
@@ -100,7 +100,7 @@ def simulate(config: Path | None, overrides: tuple[str, ...], **wishes: Any) -> 
 
 
 class _Progress:
-    """Shows on stderr how far a simulation is: one line that is written anew on a terminal, elsewhere a line now and then."""
+    """The progress of a simulation on stderr: one line that is overwritten on a terminal, elsewhere a line every ten seconds."""
 
     def __init__(self) -> None:
         self._is_terminal = sys.stderr.isatty()
@@ -108,7 +108,7 @@ class _Progress:
         self._width = 0
 
     def __call__(self, name: str, share: float) -> None:
-        """A setting's name and the share of it that is done."""
+        """Show the name of a setting and the finished share of its simulation."""
         now = time.monotonic()
         if now < self._next_s:
             return
@@ -121,7 +121,7 @@ class _Progress:
             click.echo(line, err=True)
 
     def clear(self) -> None:
-        """Remove the line, so that figures take its place."""
+        """Remove the line to make room for figures."""
         if self._width:
             click.echo(f"\r{'':{self._width}}\r", nl=False, err=True)
             self._width = 0
@@ -138,7 +138,7 @@ def _setting(config: Path | None, overrides: Sequence[str], wishes: dict[str, An
     calibration = None
     if wishes["run"] is not None:
         if config is not None or overrides:
-            raise click.UsageError("--from-run takes the run's own configuration; leave CONFIG and --set")
+            raise click.UsageError("--from-run uses the run's own configuration; leave out CONFIG and --set")
         calibration = calibrate(wishes["run"], crowding=Cluster().crowding if wishes["crowding"] is None else wishes["crowding"])
         base = Setting("the run", calibration.config, calibration.cluster, calibration.workload)
     elif config is None:
@@ -160,7 +160,7 @@ def _setting(config: Path | None, overrides: Sequence[str], wishes: dict[str, An
 
 
 def _show_assumptions(base: Setting) -> None:
-    click.echo("model, not measurement; what it assumes:")
+    click.echo("model, not measurement; its assumptions:")
     for name, text in {**base.workload.assumptions(), **base.cluster.assumptions()}.items():
         click.echo(f"  {name:22} {text}")
     learner = base.config.learner
@@ -177,7 +177,7 @@ def _show_figures(figures: Figures, *, wall_s: float) -> None:
         "policy age": f"mean {figures.mean_age:.3f} (Little's law {figures.little_age:.3f}), at most {figures.max_age}; "
         f"{figures.too_old_share:.2%} of steps too old",
         "desktops": f"in use {figures.desktop_use:.0%}, waiting for work {figures.waiting_share:.0%}",
-        "engines": f"{figures.engine_use:.0%} of slot time in answers",
+        "engines": f"{figures.engine_use:.0%} of slot time in completions",
         "learner": f"in training {figures.learner_use:.0%}, effective {figures.effective_share:.1%}",
         "lost": f"{figures.lost_share:.2%} of episodes",
         "bottleneck": figures.bottleneck,
@@ -219,9 +219,9 @@ def _show_what_if(base: Setting, duration_s: float, *, seed: int) -> dict[str, A
 
 
 def _check(base: Setting, calibration: Calibration | None, *, seed: int, json_file: Path | None) -> None:
-    """The run's own figures beside the model's."""
+    """Print the run's figures beside those of the model."""
     if calibration is None:
-        raise click.UsageError("--check goes with --from-run")
+        raise click.UsageError("--check needs --from-run RUN")
     measured = calibration.measured
     figures = base.run(50 * measured.duration_s, seed=seed)
     rows = {
@@ -269,7 +269,7 @@ def _replay(name: str, *, seed: int, json_file: Path | None) -> None:
 
 
 def vars_of(row: Any) -> dict[str, Any]:
-    """A row as JSON takes it: a factor nobody published is null."""
+    """The row for JSON. A factor that was not published is null."""
     return {"what": row.what, "published": None if math.isnan(row.published) else row.published, "model": row.model}
 
 

@@ -1,4 +1,4 @@
-"""`computerrl status` and `computerrl phase sft`: looking at a run, and asking it for something, from outside."""
+"""`computerrl status` and `computerrl phase sft`: the state of a run, and a request to it, from another process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from computerrl.launch.watch.run_state import RunState
 
 ANSWER_LIMIT_S = 3.0
-"""How long the broker's first answer is waited for."""
+"""Seconds that the command waits for the broker's first reply."""
 
 
 def show_status(folder: Path, *, stay: bool) -> None:
@@ -54,7 +54,7 @@ def show_status(folder: Path, *, stay: bool) -> None:
 
 
 def view_of(folder: Path, state: RunState, *, now: float | None = None) -> View:
-    """What the display shows of the run in ``folder``, looked at from outside at Unix time ``now``; None: the present."""
+    """The display's view of the run in ``folder`` at Unix time ``now``; None: the present."""
     from computerrl.launch.watch.display_frame import View, ending_of
 
     attempts = read_attempts(RunFolder(folder).logs)
@@ -64,7 +64,7 @@ def view_of(folder: Path, state: RunState, *, now: float | None = None) -> View:
     last = attempts[-1] if attempts else None
     if last is not None and last.ended is not None:
         ending = ending_of(last.outcome, ended=last.ended, took_s=active.total_s)
-        notes = [] if ending.is_good else [f"{last.reason}; the same `computerrl train` with --resume continues it"]
+        notes = [] if ending.is_good else [f"{last.reason}; the same `computerrl train` with --resume continues the run"]
         return View(name, state, (), now, active.total_s, notes, ending=ending)
     peers = state.status.peers if state.status is not None else ()
     processes = [ProcessView(f"{peer.role}-{peer.index}", "running", peer.pid, 0) for peer in peers]
@@ -79,11 +79,11 @@ def attempt_ended(folder: Path) -> float | None:
 
 
 def request_sft(folder: Path) -> str:
-    """Leave the request where the learner looks. Raises `ResumeError` when nobody runs the run."""
+    """Write the request into the run folder, where the learner reads it. Raises `ResumeError` when the run is not at work."""
     if not is_running(folder):
-        raise ResumeError(f"{folder} is not running\n    -> ask while `computerrl train` is at work on it")
+        raise ResumeError(f"{folder} is not running\n    -> use this command while the run is at work")
     requests.ask(folder, "phase", "sft")
-    return f"asked {folder.resolve().name} for an Entropulse round; it begins after the current update"
+    return f"requested an Entropulse round of {folder.resolve().name}; it begins after the current update"
 
 
 def is_running(folder: Path) -> bool:

@@ -1,4 +1,4 @@
-"""`computerrl tasks list` and `check`: the task families there are, and which task files of others can be run on our desktops."""
+"""`computerrl tasks list` and `check`: the task families, and the check of other collections' task files."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from computerrl.common.models.folder import is_model_folder, model_folder
 
 
 def list_families(beginning: str) -> int:
-    """Print name, applications and description of the families whose name starts with ``beginning``; the exit code, 1 when there
-    is none."""
+    """Print name, applications and description of the families whose name starts with ``beginning``. Returns the exit code: 1
+    when there is none."""
     from computerrl.env_server.tasks import FAMILIES
 
     found = [family for name, family in sorted(FAMILIES.items()) if name.startswith(beginning)]
@@ -30,9 +30,9 @@ def list_families(beginning: str) -> int:
 
 
 MIN_SCREEN_TOKENS = 32
-"""Room in a prompt for two or three rows: with less, an agent sees nothing of the screen."""
+"""Minimum number of a prompt's tokens for the screen: two or three rows. With fewer, an agent sees nothing of it."""
 _CHARS_PER_TOKEN = 4
-"""Of English text, with tokenizers of today."""
+"""Characters per token of English text, with the tokenizers of today."""
 
 
 def run_check(
@@ -44,9 +44,9 @@ def run_check(
     config_file: Path | None = None,
     play: bool = False,
 ) -> int:
-    """Print the report, write it to ``json_file``; gives the exit code: 0 when every task can be run, else 1.
+    """Print the report and write it to ``json_file``. Returns the exit code: 0 when all tasks can run, else 1.
 
-    ``play``: also set each task up on a desktop, and judge it untouched.
+    ``play``: also set up each task on a desktop, and evaluate it untouched.
     """
     from computerrl.env_server.tasks.osworld.abilities import DEFAULT_APPS, KINDS, Abilities
     from computerrl.env_server.tasks.osworld.check import check_folder
@@ -55,7 +55,7 @@ def run_check(
     if not os.path.isdir(folder):
         raise ConfigError([Problem("DIR", f"there is no folder {str(folder)!r}", "give the folder with the tasks' JSON files")])
     if play and apps:
-        raise ConfigError([Problem("--app", "desktops have the applications they have", "leave out --app, or --play")])
+        raise ConfigError([Problem("--app", "does not go with --play", "leave out --app, or --play")])
     abilities = Abilities(frozenset(apps) if apps else DEFAULT_APPS)
     missing = missing_readers()
     if missing:
@@ -89,7 +89,7 @@ def run_check(
 
 @dataclass(frozen=True, slots=True)
 class _Needed:
-    """Tokens of a prompt that shows a task and no screen."""
+    """Number of tokens of a prompt that shows a task and no screen."""
 
     of: Callable[[str], int]
     limit: int
@@ -104,7 +104,7 @@ class _Needed:
 
 
 def _tokens_needed(config: RunConfig) -> _Needed:
-    """By the tokenizer of the configured model; where that is not there, by the number of characters."""
+    """Counted by the tokenizer of the configured model; where that is missing, estimated from the number of characters."""
     from computerrl.actor.prompts.builder import FolderTokenizer, PromptBuilder
     from computerrl.actor.prompts.check import prompt_problems
 

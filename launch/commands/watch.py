@@ -1,4 +1,4 @@
-"""Commands of `computerrl` for looking at a run and steering it. Thin: each imports what does the work when it is called."""
+"""Commands of `computerrl` for watching and controlling a run. Each command imports the code behind it when it is called."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import click
 from computerrl.launch.commands.options import RUN, Host, OutFile, Run
 
 HOST = click.option(
-    "--host", default="127.0.0.1", type=Host(), show_default=True, help="Address to listen on; others let other machines in."
+    "--host", default="127.0.0.1", type=Host(), show_default=True, help="Address to listen on; 127.0.0.1: for this machine only."
 )
-PORT = click.option("--port", default=0, show_default=True, type=click.IntRange(0, 65535), help="0: any free one.")
+PORT = click.option("--port", default=0, show_default=True, type=click.IntRange(0, 65535), help="Port; 0: any free port.")
 
 
-@click.command(short_help="Show RUN on a page that is kept up to date.")
+@click.command(short_help="Show RUN live on a web page.")
 @RUN
 @HOST
 @PORT
 @click.option("--with-parent", is_flag=True, hidden=True, help="End with the process that started this one.")
 def dashboard(run: Path, host: str, port: int, *, with_parent: bool) -> None:
-    """Show RUN on a page: desktops live, learning curves, queues, processes, and buttons to pause, checkpoint, drain or stop it.
+    """Show RUN live on a web page: desktops, learning curves, queues, processes, and buttons to pause, checkpoint, drain or stop.
 
-    Prints the page's address, which holds a token: whoever has it may use the page, nobody else. It works for a finished run,
-    too, and for one on other machines that see the same run folder; over ssh the tunnel to type is printed. Ctrl-C ends the page
-    only.
+    The command prints the page's address with a token; only a person with this address can use the page. RUN may be finished, or
+    be at work on other machines that see the same run folder. Over ssh the command for a tunnel is printed. Ctrl-C ends the page
+    and not the run.
 
     \b
     computerrl train quickstart --dashboard
@@ -36,15 +36,17 @@ def dashboard(run: Path, host: str, port: int, *, with_parent: bool) -> None:
     show_run(run, host=host, port=port, page="", command="computerrl dashboard", with_parent=with_parent)
 
 
-@click.command(short_help="Show RUN's episodes step by step on a page.")
+@click.command(short_help="Show the episodes of RUN step by step.")
 @RUN
 @click.argument("episode", required=False, metavar="[EPISODE]")
 @HOST
 @PORT
-@click.option("--beside", metavar="EPISODE", help="A second episode, side by side with the first.")
-@click.option("--out", type=OutFile(), help="Write EPISODE as one HTML file, and serve nothing.")
+@click.option("--beside", metavar="EPISODE", help="A second episode, shown beside the first.")
+@click.option("--out", type=OutFile(), help="Write EPISODE as one HTML file in place of a web page.")
 def replay(run: Path, episode: str | None, host: str, port: int, *, beside: str | None, out: Path | None) -> None:
-    """Show RUN's stored episodes on a page: each step with its screen, prompt, answer, log-probs, versions and advantage.
+    """Show the stored episodes of RUN on a web page.
+
+    Each step has its screenshot, prompt, completion, log-probs, policy versions and advantage.
 
     \b
     computerrl replay latest
@@ -56,20 +58,22 @@ def replay(run: Path, episode: str | None, host: str, port: int, *, beside: str 
     names = [name for name in (episode, beside) if name]
     if out is not None:
         if not names:
-            raise click.UsageError("--out needs an EPISODE; `computerrl replay RUN` lists them")
+            raise click.UsageError("--out needs an EPISODE; `computerrl replay RUN` lists all episodes")
         click.echo(write_episode(run, names, out=out))
         return
     query = "".join(f"{sign}{name}={value}" for sign, name, value in zip("#&", ("id", "beside"), names, strict=False))
     show_run(run, host=host, port=port, page=f"replay.html{query}", command="computerrl replay", with_parent=False)
 
 
-@click.command(short_help="Write a trace of RUN for Perfetto.")
+@click.command(short_help="Write a trace of RUN, to open in Perfetto.")
 @RUN
 @click.argument("episode", required=False, metavar="[EPISODE]")
-@click.option("--last", default=500, show_default=True, type=click.IntRange(1), help="Without EPISODE: so many episodes.")
-@click.option("--out", type=OutFile(), help="File to write; by default trace-RUN.json here.")
+@click.option("--last", default=500, show_default=True, type=click.IntRange(1), help="Without EPISODE: number of episodes.")
+@click.option("--out", type=OutFile(), help="File to write. Default: trace-RUN.json.")
 def trace(run: Path, episode: str | None, *, last: int, out: Path | None) -> None:
-    """Write a trace of RUN for Perfetto: each episode's steps on its actor, its wait in the broker, the update it was trained in.
+    """Write a trace of RUN, to open in Perfetto (ui.perfetto.dev).
+
+    It shows each episode's steps on its actor, its time in the broker, and the update that trained it.
 
     \b
     computerrl trace latest
@@ -80,11 +84,11 @@ def trace(run: Path, episode: str | None, *, last: int, out: Path | None) -> Non
     click.echo(write_trace(run, episode=episode, last=last, out=out))
 
 
-@click.command(short_help="Compare RUNs on one page: curves, figures, settings.")
+@click.command(short_help="Compare two or more runs on one page.")
 @click.argument("runs", nargs=-1, required=True, type=Run(), metavar="RUN RUN...")
-@click.option("--out", default="compare.html", show_default=True, type=OutFile())
+@click.option("--out", default="compare.html", show_default=True, type=OutFile(), help="File to write.")
 def compare(runs: tuple[Path, ...], *, out: Path) -> None:
-    """Compare two or more RUNs on one page: learning curves over each other, figures side by side, settings that differ.
+    """Compare two or more RUNs on one page: learning curves, figures, and the settings that differ.
 
     \b
     computerrl compare quickstart quickstart-2
@@ -92,14 +96,16 @@ def compare(runs: tuple[Path, ...], *, out: Path) -> None:
     from computerrl.launch.report.compare import write_comparison
 
     if len(runs) < 2:
-        raise click.UsageError("give two RUNs or more")
+        raise click.UsageError("give two or more RUNs, for example: computerrl compare quickstart quickstart-2")
     click.echo(write_comparison([run for run in runs], out=out))
 
 
-@click.command(short_help="Write RUN's report.json and report.html.")
+@click.command(short_help="Write the report of RUN.")
 @RUN
 def report(run: Path) -> None:
-    """Write report.json and report.html of RUN (a folder, a name below runs/, or latest), finished or not.
+    """Write report.json and report.html of RUN, which may be at work.
+
+    RUN is a folder, a name below runs/, or latest.
 
     \b
     computerrl report latest
@@ -109,11 +115,11 @@ def report(run: Path) -> None:
     click.echo(write_report(run))
 
 
-@click.command(short_help="Show how RUN stands.")
+@click.command(short_help="Show the state of RUN.")
 @RUN
-@click.option("--watch", is_flag=True, help="Stay and follow the run; Ctrl-C leaves, the run goes on.")
+@click.option("--watch", is_flag=True, help="Show the run until it ends, or until Ctrl-C, which does not stop the run.")
 def status(run: Path, *, watch: bool) -> None:
-    """Show how RUN stands: asks its broker (and Slurm, for a run that was submitted), and reads its metrics.
+    """Show the state of RUN, from its broker, its metrics and, for a submitted run, from Slurm.
 
     \b
     computerrl status latest --watch
@@ -127,19 +133,19 @@ def status(run: Path, *, watch: bool) -> None:
     show_status(run, stay=watch)
 
 
-@click.group()
+@click.group(short_help="Begin a phase of RUN by hand.")
 def phase() -> None:
-    """Steer the phases of a run by hand.
+    """Begin a phase of a run by hand.
 
     \b
     computerrl phase sft latest
     """
 
 
-@phase.command("sft", short_help="Ask RUN for an Entropulse round at the next update.")
+@phase.command("sft", short_help="Begin an Entropulse round of RUN.")
 @RUN
 def phase_sft(run: Path) -> None:
-    """Ask RUN for an Entropulse round (SFT on its own successes) at the next update, whatever its triggers say.
+    """Begin an Entropulse round (SFT on the run's own successes) after the update in progress, without a trigger.
 
     \b
     computerrl phase sft latest
@@ -149,9 +155,9 @@ def phase_sft(run: Path) -> None:
     click.echo(request_sft(run))
 
 
-@click.group(short_help="Look into the broker's journal of RUN.")
+@click.group(short_help="List, print or verify the broker's journal of RUN.")
 def journal() -> None:
-    """Look into the broker's journal of a run, running or not; nothing is changed.
+    """List, print or verify the broker's journal of a run, which may be at work. The journal is not changed.
 
     \b
     computerrl journal ls latest
@@ -159,10 +165,10 @@ def journal() -> None:
     """
 
 
-@journal.command("ls")
+@journal.command("ls", short_help="List the segments of the journal.")
 @RUN
 def journal_ls(run: Path) -> None:
-    """List the segments of RUN's journal and what lies in them.
+    """List the segments of RUN's journal, with the number of records of each kind.
 
     \b
     computerrl journal ls latest
@@ -172,13 +178,13 @@ def journal_ls(run: Path) -> None:
     sys.exit(list_segments(run))
 
 
-@journal.command("cat")
+@journal.command("cat", short_help="Print the records of the journal.")
 @RUN
-@click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only such: Trajectory, RolloutOrder, Snapshot, ...")
-@click.option("--id", "name", default="", metavar="ID", help="Only what is about this trajectory or order.")
-@click.option("--full", is_flag=True, help="Long lists (tokens, log-probs) too.")
+@click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only records of this kind (Trajectory, RolloutOrder).")
+@click.option("--id", "name", default="", metavar="ID", help="Only records about this trajectory or order.")
+@click.option("--full", is_flag=True, help="Also print long lists (tokens, log-probs).")
 def journal_cat(run: Path, kinds: tuple[str, ...], name: str, *, full: bool) -> None:
-    """Print the records of RUN's journal as JSON, one a line. Exit code 1: there is no such record.
+    """Print the records of RUN's journal as JSON, one per line. Exit code 1: there is no such record.
 
     \b
     computerrl journal cat latest --kind VersionAnnouncement
@@ -189,10 +195,10 @@ def journal_cat(run: Path, kinds: tuple[str, ...], name: str, *, full: bool) -> 
     sys.exit(print_records(run, kinds=kinds, name=name, full=full))
 
 
-@journal.command("verify")
+@journal.command("verify", short_help="Verify the journal.")
 @RUN
 def journal_verify(run: Path) -> None:
-    """Check every byte of RUN's journal and replay it as a broker would. Exit code 1: something is damaged.
+    """Verify every byte of RUN's journal, and replay it as a broker would. Exit code 1: the journal is damaged.
 
     \b
     computerrl journal verify latest
