@@ -1,4 +1,4 @@
-"""`computerrl doctor`: what this machine has, what is missing, and the next step. Changes nothing."""
+"""`computerrl doctor`: the state of this machine, with the next step for everything that is missing. Changes nothing."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from computerrl.launch.run.preflight import MIN_FREE_DISK_MB
 
 MIN_PYTHON = (3, 11)
 QUICKSTART_MEMORY_MB = 6700
-"""What `computerrl train configs/quickstart.yaml --dry-run` adds up to."""
+"""Memory of `computerrl train configs/quickstart.yaml`, as its --dry-run adds it up."""
 
 
 def run_doctor(*, as_json: bool, site: SiteProfile | None = None, config: RunConfig | None = None) -> int:
-    """Print each row as soon as it is known, the verdict last; or JSON. Exit code 3 when something a run needs is missing.
+    """Print each row as soon as it is known and the verdict last, or JSON. Returns exit code 3 when a need of a run is missing.
 
-    ``site`` or ``config``: also look at what a cluster needs.
+    With ``site`` or ``config``, the needs of a cluster are checked too.
     """
     rows = []
     for row in diagnose(site, config):
@@ -43,15 +43,15 @@ def run_doctor(*, as_json: bool, site: SiteProfile | None = None, config: RunCon
 
 
 def verdict_of(rows: Sequence[Row]) -> str:
-    """The line that ends the table."""
+    """The last line of the table."""
     missing = [row.what for row in rows if row.verdict == "missing"]
     if missing:
-        return f"not ready: {len(missing)} of {len(rows)} checks failed ({', '.join(missing)}); do what stands behind -> there"
+        return f"not ready: {len(missing)} of {len(rows)} checks failed ({', '.join(missing)}); follow the steps after ->"
     return "ready to train: computerrl train quickstart"
 
 
 def diagnose(site: SiteProfile | None = None, config: RunConfig | None = None) -> Iterator[Row]:
-    """All rows, in the order of what depends on what, each as soon as it is known."""
+    """All rows, each as soon as it is known, a check after those that it depends on."""
     machine = inspect_machine()
     cluster = (lambda: cluster_rows(site, config, machine)) if site is not None or config is not None else list
     checks: tuple[Callable[[], list[Row]], ...] = (
@@ -97,7 +97,7 @@ def _device_rows(machine: Machine) -> list[Row]:
         rows = [Row("GPU", "note", "no NVIDIA driver: everything runs on the CPU")]
         if fast_dtype() == "bfloat16":
             return [*rows, Row("number type", "ok", "bfloat16, for which this processor has fast instructions")]
-        found = "float32: this processor has no fast instructions for bfloat16, so that a run takes longer and more memory"
+        found = "float32: this processor has no fast instructions for bfloat16, so that a run needs more time and memory"
         return [*rows, Row("number type", "note", found)]
     rows = [Row("GPU", "ok", f"{len(machine.gpus)} x {machine.gpus[0]}")]
     built_for = torch_cuda()
@@ -116,13 +116,13 @@ def _apptainer_rows() -> list[Row]:
         return [Row("Apptainer", "missing", error.problem.reason, error.problem.next_step)]
     flags = " ".join(found.extra_flags)
     rows = [Row("Apptainer", "ok", f"{found.version}, {found.path}" + (f", with {flags}" if flags else ""))]
-    step = "" if found.network_none else "the site forbids network namespaces: desktops would share the host's network"
+    step = "" if found.network_none else "ask an administrator to allow network namespaces; without them desktops share the host's network"
     rows.append(Row("network namespace", "ok" if found.network_none else "missing", "yes" if found.network_none else "no", step))
     return rows
 
 
 def _image_rows(image: str) -> list[Row]:
-    """A recipe's image has the recipe's digest in its name: an old one is not found."""
+    """The row of ``image``. A recipe's image has the recipe's digest in its name, so that an old one is not found."""
     from computerrl.env_server.image.find import image_path
 
     try:
@@ -142,7 +142,7 @@ def _kernel_rows() -> list[Row]:
             "/dev/fuse",
             "ok" if fuse else "note",
             "readable" if fuse else "not readable and writable by this user",
-            "" if fuse else "image files (.sif) cannot be mounted; sandbox folders, which `computerrl setup` builds, work",
+            "" if fuse else "image files (.sif) cannot be mounted; use a sandbox folder, which `computerrl setup` builds",
         ),
     ]
 
@@ -165,7 +165,7 @@ def _disk_rows() -> list[Row]:
         existing = next(path for path in (folder, *folder.parents) if path.exists())
         free_mb = shutil.disk_usage(existing).free >> 20
         good = free_mb >= MIN_FREE_DISK_MB
-        step = "" if good else f"a run needs {MIN_FREE_DISK_MB} MiB: free some, or set run_dir or COMPUTERRL_CACHE"
+        step = "" if good else f"a run needs {MIN_FREE_DISK_MB} MiB: free some space, or set run_dir or COMPUTERRL_CACHE"
         rows.append(Row(what, "ok" if good else "missing", f"{free_mb} MiB free in {folder}", step))
     return rows
 
@@ -175,7 +175,7 @@ _VERDICT_WIDTH = 9
 
 
 def _print_row(row: Row) -> None:
-    """One row, its text folded into the terminal's last column."""
+    """Print one row, its text wrapped in the terminal's last column."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
