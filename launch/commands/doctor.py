@@ -116,7 +116,8 @@ def _apptainer_rows() -> list[Row]:
         return [Row("Apptainer", "missing", error.problem.reason, error.problem.next_step)]
     flags = " ".join(found.extra_flags)
     rows = [Row("Apptainer", "ok", f"{found.version}, {found.path}" + (f", with {flags}" if flags else ""))]
-    step = "" if found.network_none else "ask an administrator to allow network namespaces; without them desktops share the host's network"
+    advice = "ask an administrator to allow network namespaces; without them, desktops share the host's network"
+    step = "" if found.network_none else advice
     rows.append(Row("network namespace", "ok" if found.network_none else "missing", "yes" if found.network_none else "no", step))
     return rows
 
