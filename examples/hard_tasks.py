@@ -17,7 +17,7 @@ class HardTasks(GRPO):
     """See the module's docstring. Constructor (options, learner), losses and corrections are GRPO's."""
 
     def advantages(self, rewards_n: np.ndarray, table: StepTable) -> np.ndarray:
-        """[n] advantage of each step of the batch, from what each step earned."""
+        """[n] advantage of each step of the batch, from the reward of each step."""
         failed_n = 1.0 - table.success_n
         share_n = table.per_group(lambda failed, _: np.full(len(failed), failed.mean()), failed_n)
         return super().advantages(rewards_n, table) * share_n

@@ -1,5 +1,5 @@
-"""README's Python and shell blocks, and examples/: what they show is what there is. The desktop's block plays on a real one in
-tests/integration/tasks/test_gym_on_desktop.py."""
+"""README and docs: their shell blocks, links and sizes, and the algorithm in examples/. The desktop's Python block is played on a
+real desktop in tests/integration/tasks/test_gym_on_desktop.py."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ from computerrl.learner.algorithms.grpo import GRPO
 from tests.support.data.trainer_data import random_groups
 
 ROOT = Path(__file__).resolve().parents[3]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+FILES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in FILES}
+README = PAGES["README.md"]
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+def blocks(language: str, *texts: str) -> list[str]:
+    return [block for text in texts for block in re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)]
 
 
 def learner(name: str) -> LearnerConfig:
@@ -46,7 +48,7 @@ def classes(source: str) -> dict[str, list[str]]:
 
 
 def test_algorithm_of_the_readme_is_the_example() -> None:
-    (shown,) = [block for block in blocks("python") if "GRPO" in block]
+    (shown,) = [block for block in blocks("python", README) if "GRPO" in block]
     assert classes(shown) == classes((ROOT / "examples" / "hard_tasks.py").read_text())
     exec(compile(shown, "README.md", "exec"), {"__name__": "readme"})
 
@@ -115,13 +117,14 @@ def test_algorithm_s_own_complaint_about_options_stays_what_it_is() -> None:
 
 
 def shown_commands() -> list[list[str]]:
-    """The words after `computerrl` of every command in README's shell blocks."""
-    lines = [part for block in blocks("bash") for line in block.splitlines() for part in line.partition("#")[0].split(";")]
+    """The words after `computerrl` of every command in the pages' shell blocks."""
+    shown = "\n".join(blocks("bash", *PAGES.values()))
+    lines = [part for line in shown.splitlines() for part in line.partition("#")[0].split(";")]
     return [shlex.split(line)[1:] for line in lines if line.strip().startswith("computerrl ")]
 
 
 @pytest.mark.parametrize("words", shown_commands(), ids=" ".join)
-def test_command_of_the_readme_is_one_that_there_is(words: list[str]) -> None:
+def test_command_of_a_page_is_one_that_exists(words: list[str]) -> None:
     command: click.Command = cli
     while isinstance(command, click.Group):
         command = command.commands[words[0]]
@@ -148,6 +151,31 @@ def test_examples_of_the_makefile_are_values_that_there_are() -> None:
 
 
 def test_shell_blocks_are_shell() -> None:
-    for block in blocks("bash"):
+    for block in blocks("bash", *PAGES.values()):
         done = subprocess.run(["bash", "-n"], input=block, text=True, capture_output=True, timeout=30, check=False)
         assert done.returncode == 0, done.stderr
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_of_a_page_lead_to_files_and_headings(page: str) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", PAGES[page]):
+        if target.startswith(("http://", "https://")):
+            continue
+        name, _, anchor = target.partition("#")
+        path = (ROOT / page).parent / name if name else ROOT / page
+        assert path.exists(), target
+        assert not anchor or anchor in anchors(path.read_text("utf-8")), target
+
+
+def test_readme_is_short_has_a_picture_and_leads_to_every_page() -> None:
+    lines = README.splitlines()
+    assert len(lines) <= 130 and max(map(len, lines)) <= 100
+    (picture,) = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)
+    assert (ROOT / picture).stat().st_size < 500_000
+    assert {page for page in PAGES if page.startswith("docs/")} <= set(re.findall(r"\]\((docs/[\w-]+\.md)\)", README))
