@@ -129,7 +129,7 @@ def _shape_problems(config: RunConfig) -> list[Problem]:
         problems.append(Problem("mode", "serial is one process", "use mode: processes, or computerrl train"))
     if num_ranks % cluster.num_learner_nodes:
         reason = f"{num_ranks} ranks do not divide evenly over {cluster.num_learner_nodes} learner nodes"
-        step = f"set it to a multiple of {cluster.num_learner_nodes}, or cluster.num_learner_nodes to 1"
+        step = f"set it to a multiple of {cluster.num_learner_nodes}, or set cluster.num_learner_nodes to 1"
         problems.append(Problem("learner.num_ranks", reason, step))
     return problems
 
@@ -146,7 +146,7 @@ def too_small(name: str, part: Part) -> list[Problem]:
         Problem(
             f"site: {name}.{field}",
             f"a {name} node needs {need} {unit} and has {has}",
-            f"set {what} lower, or take more nodes (cluster.num_worker_nodes)",
+            f"lower {what}, or use more nodes (cluster.num_worker_nodes)",
         )
         for field, need, has, unit, what in checks
         if has is not None and need > has

@@ -102,7 +102,7 @@ def _in_directive(option: str, value: str) -> str:
     """``value`` as sbatch reads it behind `#SBATCH`: quotes hold blanks, a backslash holds what would end them or the line."""
     if not value.isprintable():
         reason = f"{value!r:.200} has letters that no line of a batch script can hold"
-        raise ConfigError([Problem(f"#SBATCH {option}", reason, "choose another name, of letters that can be printed")])
+        raise ConfigError([Problem(f"#SBATCH {option}", reason, "choose a name of printable characters")])
     escaped = re.sub(r'(["\\#])', r"\\\1", value)
     return f'"{escaped}"' if re.search(r"""[\s&|;()*\[\]"'\\#]""", value) else value
 

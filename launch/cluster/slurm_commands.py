@@ -150,7 +150,7 @@ def allocation(environ: Mapping[str, str]) -> Allocation:
     job_id = environ.get("SLURM_JOB_ID")
     if job_id is None:
         step = "it is what a job's script starts: use computerrl submit"
-        raise SetupError(Problem("computerrl job", "this is no Slurm job (SLURM_JOB_ID is not set)", step))
+        raise SetupError(Problem("computerrl job", "this is not a Slurm job (SLURM_JOB_ID is not set)", step))
     num_groups = int(environ.get("SLURM_HET_SIZE", "0"))
     names = [f"SLURM_JOB_NODELIST_HET_GROUP_{number}" for number in range(num_groups)] or ["SLURM_JOB_NODELIST"]
     return Allocation(job_id, tuple(hostnames(environ[name]) for name in names))
@@ -174,4 +174,4 @@ def _call(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
         raise
     except subprocess.TimeoutExpired:
         step = "see `scontrol ping`; ask the administrator whether the controller is down"
-        raise SetupError(Problem("Slurm", f"{argv[0]} has not answered within {TIMEOUT_S:g} s", step)) from None
+        raise SetupError(Problem("Slurm", f"{argv[0]} did not reply within {TIMEOUT_S:g} s", step)) from None

@@ -115,13 +115,13 @@ def _ask(host: str, plan: ClusterPlan, hosts: HostList) -> HostFacts | Problem:
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=ASK_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        return Problem(f"host {host}", f"has not answered within {ASK_TIMEOUT_S:g} s", f"try `ssh {host} true`")
+        return Problem(f"host {host}", f"did not reply within {ASK_TIMEOUT_S:g} s", f"try `ssh {host} true`")
     if done.returncode == 0:
         return HostFacts(**json.loads(done.stdout.splitlines()[-1]))
     last = done.stderr.strip().splitlines()[-1:] or ["no output"]
     if done.returncode == 255:
         return Problem(f"host {host}", f"ssh: {last[0]}", f"`ssh {host} true` must work without a password; see hosts.ssh")
-    step = f"{plan.folder} and {plan.python} must be there under the same path (a shared file system)"
+    step = f"{plan.folder} and {plan.python} must exist under the same path (a shared file system)"
     return Problem(f"host {host}", last[0], step)
 
 
@@ -131,15 +131,15 @@ def _judge(host: str, facts: HostFacts, node: int, plan: ClusterPlan, hosts: Hos
     gpus = hosts.gpus_per_learner if node < len(hosts.learner) else hosts.gpus_per_worker
     where, problems = f"host {host}", []
     if facts.problem:
-        problems.append(Problem(where, facts.problem, "set `network` in the hosts file"))
+        problems.append(Problem(where, facts.problem, "set `network` in the host list"))
     if not facts.sees_folder:
         step = "put run_dir on a file system that all hosts share"
-        problems.append(Problem(where, f"{plan.config.run_dir} is not there, or cannot be written to", step))
+        problems.append(Problem(where, f"{plan.config.run_dir} does not exist, or cannot be written", step))
     if not facts.has_packages and hosts.container is None:
-        problems.append(Problem(where, "torch, transformers or zmq is missing", "run `make setup` there, or set `python`"))
+        problems.append(Problem(where, "torch, transformers or zmq is missing", "run `make setup` on that host, or set `python`"))
     if facts.available_memory_mb < needs.memory_mb:
         reason = f"{needs.memory_mb} MiB are planned, {facts.available_memory_mb} MiB are available"
-        problems.append(Problem(where, reason, "set desktop.num_desktops lower, or use more hosts"))
+        problems.append(Problem(where, reason, "lower desktop.num_desktops, or use more hosts"))
     if facts.num_gpus < gpus:
-        problems.append(Problem(where, f"{gpus} GPUs are promised, {facts.num_gpus} are there", "correct the hosts file"))
+        problems.append(Problem(where, f"the host list has {gpus} GPUs, the host {facts.num_gpus}", "correct the host list"))
     return problems

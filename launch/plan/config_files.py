@@ -34,7 +34,7 @@ def find_config(text: str, *, roots: Sequence[Path] | None = None) -> Path:
         if not Path(text).is_absolute() and os.path.isfile(path):
             return path
     if os.path.exists(text):
-        kind = "folder" if os.path.isdir(text) else "pipe or device, no file"
+        kind = "folder" if os.path.isdir(text) else "pipe or device, not a file"
         raise ConfigError([Problem("CONFIG", f"{text!r} is a {kind}", f"give a YAML file, for example {EXAMPLE}")])
     names = config_names(roots)
     raise ConfigError([Problem("CONFIG", f"there is no file {text!r}", _advice(name, names))])

@@ -160,7 +160,7 @@ def idle_desktops(config: RunConfig, layout: Layout = ONE_MACHINE) -> Problem | 
     reason = f"{num_desktops} desktops, {num_episodes} episodes at a time: {num_desktops - num_episodes} will idle"
     num_actors = -(-num_desktops // config.actor.num_episodes)
     num_each = -(-num_desktops // config.actor.num_actors)
-    step = f"set actor.num_actors={num_actors} or actor.num_episodes={num_each}, or desktop.num_desktops lower"
+    step = f"set actor.num_actors={num_actors} or actor.num_episodes={num_each}, or lower desktop.num_desktops"
     return Problem("desktop.num_desktops", reason, step)
 
 

@@ -55,7 +55,7 @@ def claim(config: RunConfig) -> RunConfig:
         return _claim(config, run_dir)
     except OSError as error:
         reason = f"no run folder can be made in {run_dir.absolute()}: {error.strerror}"
-        raise ConfigError([Problem("run_dir", reason, "name a folder that you can write to: run_dir=FOLDER")]) from None
+        raise ConfigError([Problem("run_dir", reason, "choose a folder that you can write to: run_dir=FOLDER")]) from None
 
 
 def _claim(config: RunConfig, run_dir: Path) -> RunConfig:
@@ -76,7 +76,7 @@ def find_resumable(config: RunConfig) -> RunConfig:
     """``config`` under the name of the newest run of that name. Raises `ResumeError` when there is none or it does not fit."""
     there = [folder for folder in runs_named(Path(config.run_dir), config.name) if (folder / CONFIG_FILE).is_file()]
     if not there:
-        raise ResumeError(f"there is no run {config.name!r} in {config.run_dir}\n    -> leave --resume out to start one")
+        raise ResumeError(f"there is no run {config.name!r} in {config.run_dir}\n    -> leave out --resume to start one")
     folder = there[-1]
     config = with_recorded_dtype(config, folder)
     different = changed_fields(read_resolved(folder), config.model_dump(mode="json"))
@@ -119,7 +119,7 @@ def read_resolved(folder: Path) -> dict[str, Any]:
     except RecursionError:
         raise ResumeError(f"{folder / CONFIG_FILE} is nested too deeply\n    -> start a new run") from None
     if not isinstance(tree, dict):
-        raise ResumeError(f"{folder / CONFIG_FILE} holds no configuration\n    -> start a new run")
+        raise ResumeError(f"{folder / CONFIG_FILE} contains no configuration\n    -> start a new run")
     for field in _READ_OF_RUNS:
         section, _, name = field.partition(".")
         if not isinstance(tree.get(section), dict) or name not in tree[section]:
@@ -157,7 +157,7 @@ def find_run(text: str) -> Path:
             return folder
     names = sorted(path.parent.name for path in Path("runs").glob(f"*/{CONFIG_FILE}"))
     step = f"use one of {', '.join(names)}" if names else "start one with `computerrl train CONFIG`"
-    raise ConfigError([Problem("RUN", f"{text!r} is no run folder (no {CONFIG_FILE} in it)", step)])
+    raise ConfigError([Problem("RUN", f"{text!r} is not a run folder (it has no {CONFIG_FILE})", step)])
 
 
 def find_checkpoint(text: str) -> tuple[Path, Path | None]:

@@ -136,7 +136,7 @@ def find_evaluated(wish: Wish) -> Evaluated:
     if wish.endpoint is not None or is_model_folder(source):
         if wish.config is None:
             step = "give --config CONFIG: prompt format, desktops and tasks are not part of a model"
-            raise ConfigError([Problem("--config", f"{wish.source!r} is a model folder, which says nothing of them", step)])
+            raise ConfigError([Problem("--config", f"{wish.source!r} is a model folder, without a configuration", step)])
         return Evaluated(str(source.resolve()), wish.config, _run_name(source.resolve().name))
     if os.path.isfile(source / "config.json"):
         check_model_folder(source, field="CHECKPOINT")  # Raises: it names what the model folder lacks.

@@ -145,7 +145,7 @@ def check_algorithm(config: RunConfig, _machine: Machine) -> list[Finding]:
     lacking = without_demonstrator(config, names)
     if not lacking:
         return []
-    reason = f"{config.learner.algorithm.name!r} plays beside demonstrators, which {', '.join(lacking)} have not"
+    reason = f"{config.learner.algorithm.name!r} plays beside demonstrators, which {', '.join(lacking)} do not have"
     return [Finding(ConfigError, Problem("tasks.families", reason, "leave them out, or choose another algorithm"))]
 
 
@@ -154,7 +154,7 @@ def _about_configs(problem: Problem, config: RunConfig) -> Problem:
     name = f"algorithms/{config.learner.algorithm.name}"
     if problem.field != "learner.algorithm.name" or name not in config_names():
         return problem
-    step = f"it is a configuration: computerrl train {name}, or take over its section learner.algorithm"
+    step = f"it is a configuration: use computerrl train {name}, or copy its section learner.algorithm"
     return replace(problem, next_step=step)
 
 
@@ -162,13 +162,13 @@ def check_specialists(config: RunConfig, _machine: Machine) -> list[Finding]:
     """Runs to clone from that are none, or were played by another model or with other prompts."""
     problems = []
     if config.learner.recipe.specialists and takes_pictures(config.model.name):
-        reason = "the model takes pictures, and those of other runs' episodes stay in their folders"
+        reason = "the model takes images, and those of other runs' episodes stay in their folders"
         problems.append(Problem("learner.recipe.specialists", reason, "leave it out, or clone a model that reads text"))
     for run in config.learner.recipe.specialists:
         folder = RunFolder(run)
         if not (folder.checkpoints / "latest").exists():
             step = "give the folder of a run (runs/NAME) that has a checkpoint"
-            problems.append(Problem("learner.recipe.specialists", f"{run!r} holds no run with a checkpoint", step))
+            problems.append(Problem("learner.recipe.specialists", f"{run!r} is not a run with a checkpoint", step))
             continue
         other = load_config(folder.resolved_config)
         for name, theirs, ours in (
@@ -248,12 +248,14 @@ def check_device(config: RunConfig, machine: Machine) -> list[Finding]:
     if config.learner.device != "cpu" and machine.gpus and has_visible_gpu() and torch_cuda() is None:
         findings.append(Finding(ConfigError, cpu_build_problem()))
     if config.learner.device != "cpu" and 0 < len(machine.gpus) < config.learner.num_ranks:
-        reason = f"{config.learner.num_ranks}, but {len(machine.gpus)} GPUs are here, and each rank needs its own"
+        reason = f"{config.learner.num_ranks}, but this machine has {len(machine.gpus)} GPUs, and each rank needs its own"
         step = f"set learner.num_ranks to {len(machine.gpus)} or less"
         findings.append(Finding(ConfigError, Problem("learner.num_ranks", reason, step)))
     if config.learner.weight_backend == "nccl" and not machine.gpus:
         step = "use learner.weight_backend: auto (or gloo)"
-        findings.append(Finding(ConfigError, Problem("learner.weight_backend", "'nccl' needs an NVIDIA GPU; none here", step)))
+        findings.append(
+            Finding(ConfigError, Problem("learner.weight_backend", "'nccl' needs an NVIDIA GPU; there is none", step))
+        )
     return findings
 
 
@@ -282,7 +284,7 @@ def check_addresses(config: RunConfig, _machine: Machine) -> list[Finding]:
             findings.append(Finding(ConfigError, problem))
         elif reason:
             problem = Problem(
-                f"{section}.bind_address", f"{address!r} is no address of this machine", "use 127.0.0.1, or see `ip addr`"
+                f"{section}.bind_address", f"{address!r} is not an address of this machine", "use 127.0.0.1, or see `ip addr`"
             )
             findings.append(Finding(ConfigError, problem))
     return findings
@@ -321,7 +323,7 @@ def check_disk(config: RunConfig, _machine: Machine) -> list[Finding]:
     """Space for journal, checkpoints and screenshots."""
     reason = cannot_write(Path(config.run_dir))
     if reason:
-        step = "name a folder that you can write to: run_dir=FOLDER"
+        step = "choose a folder that you can write to: run_dir=FOLDER"
         return [Finding(ConfigError, Problem("run_dir", f"no run folder can be made: {reason}", step))]
     folder = _existing(Path(config.run_dir))
     free_mb = shutil.disk_usage(folder).free >> 20
@@ -342,7 +344,7 @@ def cannot_write(folder: Path) -> str:
             Path(tempfile.mkdtemp(prefix=".computerrl-", dir=there)).rmdir()
     except OSError as error:
         return f"{str(folder)!r:.200}: {error.strerror}"
-    return "" if there.is_dir() else f"{there} is no folder"
+    return "" if there.is_dir() else f"{there} is not a folder"
 
 
 def _existing(folder: Path) -> Path:

@@ -125,7 +125,7 @@ def show_logs(
 def _require_some(run: Path, logs: RunLogs, processes: Sequence[str]) -> None:
     there = sorted(set(logs.files().values()))
     if not there:
-        raise ConfigError([Problem("RUN", f"{run} has no logs yet", "wait until it has started: computerrl status")])
+        raise ConfigError([Problem("RUN", f"{run} has no logs yet", "wait until the run has started (computerrl status)")])
     unknown = [name for name in processes if not any(Choice((name,)).opens(process) for process in there)]
     if unknown:
         what = f"there is no log of {', '.join(unknown)}"

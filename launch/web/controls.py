@@ -93,7 +93,7 @@ def press(folder: Path, name: str, *, is_live: bool, phase: str) -> str:
     if name not in rows:
         raise SetupError(Problem("control", f"there is no {name!r}", f"use one of {', '.join(rows)}"))
     if rows[name]["refusal"]:
-        raise SetupError(Problem(rows[name]["title"], rows[name]["refusal"], "look at the page again"))
+        raise SetupError(Problem(rows[name]["title"], rows[name]["refusal"], "reload the page"))
     control = next(control for control in CONTROLS if control.name == name)
     log = JsonLines(folder / CONTROLS_FILE)
     try:

@@ -226,7 +226,7 @@ def test_run_whose_name_no_run_can_have_is_refused(here: Here, command: str, nam
     ("setting", "said"),
     [
         (f"run_dir={LONG}", "run_dir"),
-        ("run_dir=/dev/null/x", "/dev/null is no folder"),
+        ("run_dir=/dev/null/x", "/dev/null is not a folder"),
         ("run_dir=/proc/x", "run_dir: "),
         ("run_dir=/proc/self/fd/0/x", "run_dir: "),
         ("tasks.osworld=/nowhere", "tasks.osworld: "),

@@ -131,7 +131,7 @@ def test_specialists_of_a_model_that_takes_pictures_are_refused(tmp_path: Path) 
     (tmp_path / "config.json").write_text('{"vision_config": {}}')
     sections = {"model": {"name": str(tmp_path)}, "learner": {"recipe": {"specialists": [str(tmp_path / "run")]}}}
     findings = preflight.check_specialists(config(**sections), MACHINE)
-    assert any("takes pictures" in finding.problem.reason for finding in findings)
+    assert any("takes images" in finding.problem.reason for finding in findings)
 
 
 def test_memory_no_room_for_one_desktop_says_so() -> None:
