@@ -175,7 +175,7 @@ def _queue_findings(plan: ClusterPlan) -> list[Finding]:
         nodes = slurm_commands.nodes_of(part.kind.partition)
         if nodes is None:
             what = f"there is no partition {part.kind.partition!r}" if part.kind.partition else "there is no default partition"
-            problem = Problem(f"site: {name}.partition", what, "see `sinfo -s` for those there are")
+            problem = Problem(f"site: {name}.partition", what, "`sinfo -s` lists the partitions")
             findings.append(Finding(ConfigError, problem))
             continue
         has = NodeKind(cores_per_node=nodes.num_cores, memory_mb_per_node=nodes.memory_mb, gpus_per_node=nodes.num_gpus or None)
@@ -186,8 +186,8 @@ def _queue_findings(plan: ClusterPlan) -> list[Finding]:
             step = "choose another partition, or set has_gpus: false"
             findings.append(Finding(ConfigError, Problem(f"site: {name}.has_gpus", reason, step)))
         if part.num_nodes > nodes.num_nodes:
-            reason = f"{part.num_nodes} nodes are asked for, the partition has {nodes.num_nodes}"
-            findings.append(Finding(ConfigError, Problem(f"site: {name}.partition", reason, "set cluster.num_..._nodes lower")))
+            reason = f"{part.num_nodes} nodes are requested, the partition has {nodes.num_nodes}"
+            findings.append(Finding(ConfigError, Problem(f"site: {name}.partition", reason, "lower cluster.num_..._nodes")))
     return findings
 
 

@@ -26,7 +26,7 @@ def write_trace(folder: Path, *, episode: str | None, last: int, out: Path | Non
     chosen = [record for record in episodes if record["trajectory_id"] == episode] if episode else episodes[-last:]
     if not chosen:
         what = f"there is no {episode!r}" if episode else f"{folder} has no episode yet"
-        raise ConfigError([Problem("EPISODE", what, "computerrl replay RUN lists them")])
+        raise ConfigError([Problem("EPISODE", what, "computerrl replay RUN lists all episodes")])
     state = RunState().take_all(read_json_lines(run.metrics_path))
     ledger = read_json_lines(folder / LEDGER_FILE)
     updates = state.updates

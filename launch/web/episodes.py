@@ -144,7 +144,7 @@ class Episodes:
         """Everything about one episode, tokens as texts. Raises `ConfigError`."""
         record = self._episodes.read(name)
         if record is None:
-            raise ConfigError([Problem("EPISODE", f"there is no {name!r}", "computerrl replay RUN lists them")])
+            raise ConfigError([Problem("EPISODE", f"there is no {name!r}", "computerrl replay RUN lists all episodes")])
         samples = self._samples.read(name) or {}
         told, advantages = samples.get("steps") or [], samples.get("advantages") or []
         steps = []

@@ -46,11 +46,11 @@ KINDS: Mapping[Kind, str] = {
     "gnome": "needs GNOME's settings or shell",
     "sound": "needs a sound server",
     "session": "needs a system session (systemd)",
-    "app": "needs an application that the desktop has not",
+    "app": "needs an application that the desktop does not have",
     "asset": "needs a file that the asset folder lacks",
     "unsupported": "uses a step, getter, metric or automation that is not supported",
     "broken": "the file is broken",
-    "pays untouched": "pays for doing nothing",
+    "pays untouched": "rewards doing nothing",
     "fails": "cannot be set up or judged on a desktop",
 }
 """Every kind of reason and what it means; the last two only desktops show."""
@@ -318,7 +318,7 @@ def _of_judge(judge: Judge, assets: Assets, abilities: Abilities) -> Iterator[Re
     elif judge.func == "check_accessibility_tree" and (untold := _UNTOLD.search(str([source for source in expected if source]))):
         yield Refusal("unsupported", "evaluator.expected", f"the desktop's tree has no {untold[1] or untold[2]}")
     elif judge.result.type in _PAGE_GETTERS and any(_remote_rules(source) for source in expected if source is not None):
-        yield Refusal("network", "evaluator.expected", "the page that must be in front lies on a web site")
+        yield Refusal("network", "evaluator.expected", "the page that must be in front is on a web site")
 
 
 def _remote_rules(source: Source) -> bool:

@@ -57,7 +57,9 @@ def families(folder: Path, assets: Path | None) -> Mapping[str, Family]:
         found[name] = _family(name, folder / checked.path, assets)
     if not found:
         reason = f"none of the {len(report.tasks)} task files in {folder} can be run here"
-        raise ConfigError([Problem("tasks.osworld", reason, f"`computerrl tasks check {folder}` says why, file by file")])
+        raise ConfigError(
+            [Problem("tasks.osworld", reason, f"`computerrl tasks check {folder}` prints the reasons for each file")]
+        )
     return found
 
 

@@ -220,7 +220,7 @@ def test_submit_names_what_cannot_be_before_anything_is_queued(site: Site) -> No
 
     assert "there is no partition 'night'" in refused({"worker": {"partition": "night"}}, "cluster.num_worker_nodes=1")
     assert "desktop.num_desktops" in refused({}, "desktop.num_desktops=100", "cluster.num_worker_nodes=1")
-    assert "9 nodes are asked for" in refused({}, "cluster.num_worker_nodes=9")
+    assert "9 nodes are requested" in refused({}, "cluster.num_worker_nodes=9")
     assert "unknown key" in refused({"partitions": "main"})
     assert not (site.folder / "runs").exists()
     assert site.cluster.run("squeue", "--noheader").stdout == ""

@@ -86,7 +86,7 @@ def test_nodes_that_do_not_exist_or_do_not_do_are_all_named(site: Path, monkeypa
     with pytest.raises(PreflightFailed) as caught:
         send("cluster.num_learner_nodes=2", "learner.num_ranks=2")
     said = str(caught.value)
-    for reason in ("there is no partition 'night'", "cores and has 1", "no node of gpu has one", "2 nodes are asked for"):
+    for reason in ("there is no partition 'night'", "cores and has 1", "no node of gpu has one", "2 nodes are requested"):
         assert reason in said
     assert not (site / "runs").exists()
 
