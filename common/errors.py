@@ -191,7 +191,7 @@ class HostBroken(EnvError):
 
 
 class LeaseRefused(EnvError):
-    """The fencing token is old or unknown: somebody else holds the desktop now."""
+    """The fencing token is old or unknown: another process has the lease of the desktop."""
 
     code = "lease_refused"
 

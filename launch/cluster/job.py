@@ -127,7 +127,7 @@ def _mount(folder: str) -> str:
 
 
 def may_requeue(job_id: str) -> bool:
-    """Not when somebody has cancelled the job, or it is ending for good."""
+    """Whether the job may queue itself again: not when it was cancelled, or is ending for good."""
     state = slurm_commands.job_state(job_id)
     return state is not None and state.state in ("RUNNING", "PREEMPTED", "SUSPENDED")
 

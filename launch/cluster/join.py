@@ -33,7 +33,7 @@ FIRST_INDEX, END_INDEX = 1000, 4096
 JOINED_FOLDER = "joined"
 LOOK_S = 1.0
 PATIENCE_S = 900.0
-"""So long without a broker, and the run is taken for dead: nobody holds a node for it."""
+"""Seconds without a broker after which the run counts as dead, and the workers give their nodes back."""
 _MOVED = "the run has moved"
 _JOINING = ("env_server", "engine", "actor")
 

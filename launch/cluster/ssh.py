@@ -1,7 +1,7 @@
 """The processes of a run as `ssh` commands. Pure; `launch.cluster.up` runs them.
 
-A command's standard input is its lifeline: ssh forwards no signals, but its end closes it, whoever dies first, and then
-`launch.supervision.node_process` ends everything it started.
+A command's standard input is its lifeline. ssh forwards no signals, but the end of either side closes the lifeline, and then
+`launch.supervision.node_process` ends everything that it started.
 """
 
 from __future__ import annotations

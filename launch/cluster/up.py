@@ -59,7 +59,7 @@ def up(path: Path, *, hosts_path: Path, overrides: Sequence[str], resume: bool) 
 
 
 def plan_of(path: Path, *, hosts_path: Path, overrides: Sequence[str]) -> ClusterPlan:
-    """What `up` would run on the hosts; nobody is asked."""
+    """The plan of `up` on the hosts. No host is contacted."""
     hosts = load_hosts(hosts_path)
     return cluster_plan.here(with_shape(load_config(path, overrides=overrides), hosts), hosts.as_site())
 

@@ -108,7 +108,7 @@ def make_plan(
     ``config_path`` is the run folder's resolved configuration, so that a restarted process reads what the first one read.
     ``source_root``: where the packages lie; None: they are installed. ``num_cores``: what a process without a limit of its own
     may use; None: what is asked for it. ``gpus``: what may be used on the one machine, as CUDA_VISIBLE_DEVICES names them; on a
-    cluster whoever starts a process hands out GPUs.
+    cluster the launcher of a process assigns its GPUs.
     """
     needs = role_resources(config, learner_has_gpus=layout.learner_has_gpus)
     counts = _counts(config, layout)

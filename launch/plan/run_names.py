@@ -48,8 +48,8 @@ def runs_named(run_dir: Path, name: str) -> list[Path]:
 
 
 def claim(config: RunConfig) -> RunConfig:
-    """``config`` under a name nobody has, its folder made, which others cannot look into: prompts, pictures and logs are in it.
-    Two at once get two names. Raises `ConfigError`."""
+    """``config`` under an unused name, with its folder made. Other users cannot read the folder, which gets prompts,
+    screenshots and logs. Two callers at once get two names. Raises `ConfigError`."""
     run_dir = Path(config.run_dir)
     try:
         return _claim(config, run_dir)
@@ -96,7 +96,7 @@ def find_resumable(config: RunConfig) -> RunConfig:
 
 
 def with_recorded_dtype(config: RunConfig, folder: Path) -> RunConfig:
-    """A compute type that nobody asked for is this machine's; the run in ``folder`` goes on with the one it was started with."""
+    """``config`` with the number type that the run in ``folder`` was started with, where ``config`` does not set one."""
     given = "model" in config.model_fields_set and "dtype" in config.model.model_fields_set
     recorded = read_resolved(folder)["model"].get("dtype")
     if given or recorded not in get_args(Dtype):
@@ -185,7 +185,7 @@ def point_latest(folder: Path) -> None:
     """`runs/latest` -> this run."""
     link = folder.parent / "latest"
     if link.exists() and not link.is_symlink():
-        return  # somebody named a run so
+        return  # a run of this name
     temporary = folder.parent / f".latest.{os.getpid()}"
     temporary.symlink_to(folder.name)
     temporary.replace(link)

@@ -131,7 +131,7 @@ def find_evaluated(wish: Wish) -> Evaluated:
     """What ``wish`` evaluates. Names are checked before torch is loaded. Raises `ConfigError`, `ResumeError`."""
     source = Path(wish.source)
     if wish.endpoint is not None:
-        # Tokens are counted and made here, whoever holds the weights.
+        # This process counts and makes tokens, wherever the weights are.
         check_model_folder(source, field="CHECKPOINT", weights=False)
     if wish.endpoint is not None or is_model_folder(source):
         if wish.config is None:

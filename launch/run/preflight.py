@@ -260,7 +260,7 @@ def check_device(config: RunConfig, machine: Machine) -> list[Finding]:
 
 
 def check_addresses(config: RunConfig, _machine: Machine) -> list[Finding]:
-    """Addresses this machine has not got, and a port somebody else holds."""
+    """Addresses that this machine does not have, and a port that another process uses."""
     findings = []
     wanted = {
         "broker": (config.broker.bind_address, config.broker.port),

@@ -263,7 +263,7 @@ class PackageStage:
         wanted = self._wanted()
         there = Stamp.read(self.venv)
         if there is not None:
-            # Lists that somebody installed before stay and are brought up to date.
+            # Lists that were installed before are kept and brought up to date.
             kept = {name: self._digest(name) for name in there.lists if name in LISTS}
             wanted = Stamp(wanted.python, wanted.repository, wanted.device, {**kept, **wanted.lists})
         (self.venv / _STAMP).unlink(missing_ok=True)

@@ -28,7 +28,7 @@ class Play:
 
 @dataclass(slots=True)
 class Span:
-    """A stage of somebody, for the picture."""
+    """A stage of a desktop, an actor or the learner, for the plot."""
 
     who: str
     stage: str

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 
 class Episode(NamedTuple):
-    """Times of one episode that nobody else slows down, seconds."""
+    """Times of one episode alone on its engine and host, in seconds."""
 
     num_steps: int
     reset_s: float

@@ -23,9 +23,9 @@ from computerrl.launch.supervision.processes import (
 )
 
 PASSES = 50
-"""A process may fork between the look and the kill, so look again until none is left ..."""
+"""Maximum number of passes. A process may fork between the search and the kill, so the search is repeated."""
 PASS_S = 0.02
-"""... this long apart: nothing announces that somebody else's child has ended."""
+"""Pause between passes in seconds: no event announces the end of a process that is not a child."""
 
 
 def main() -> None:

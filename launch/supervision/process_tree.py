@@ -58,7 +58,7 @@ class Household:
         self._shared_memory |= processes.named_after([pid])
 
     def sweep_after(self, process_token: str) -> None:
-        """End what a dead role left: what carries its mark, and adopted processes that carry nobody's (containers)."""
+        """End the processes that a dead role left: those with its mark, and adopted ones without any mark (containers)."""
 
         def left() -> set[int]:
             found = processes.marked(PROCESS_VARIABLE, process_token)
@@ -117,7 +117,7 @@ class Household:
             self.note_shared_memory()
 
     def _tell_guardian(self) -> None:
-        """Names newly adopted orphans; a guardian that somebody killed is replaced."""
+        """Send the guardian newly adopted orphans; a guardian that was killed is replaced."""
         adopted = processes.children_of(os.getpid()) - self._own_pids()
         new = {pid: processes.start_time(pid) for pid in adopted - self._told_guardian}
         self._told_guardian = adopted

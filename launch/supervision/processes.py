@@ -113,7 +113,7 @@ def marks(pids: Iterable[int], variable: str) -> dict[int, str]:
         try:
             environ = Path(f"/proc/{pid}/environ").read_bytes()
         except OSError:
-            continue  # ended meanwhile, or somebody else's
+            continue  # ended meanwhile, or of another user
         for entry in environ.split(b"\0"):
             if entry.startswith(needle):
                 found[pid] = entry[len(needle) :].decode(errors="replace")

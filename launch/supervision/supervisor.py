@@ -103,7 +103,7 @@ class Supervisor:
         stop_signals: Sequence[signal.Signals] | None = None,
     ) -> None:
         """``log_folder``: None: processes write where this one does. ``is_finished``: whether exit code 0 of a process that ends
-        the run is believed; a learner that somebody else stopped ends with 0 as well, and is started again. ``ask_to_drain`` asks
+        the run is believed; a learner stopped by another process ends with 0 too and is started again. ``ask_to_drain`` asks
         the process that ends the run to save what it has and to end; None: it is stopped like the others. ``gives_way``: whether
         processes take on the niceness of their `ProcessSpec` yet; while the run starts, everything waits for them.
         ``stop_signals``: None: those of `common.lifecycle.stop_signals`."""
@@ -258,7 +258,7 @@ class Supervisor:
         return (self._log_folder or Path()) / f"{process.spec.name}.log"
 
     def _error_path(self, process: _Process) -> Path:
-        """Without a folder of its own: where whoever started this process wants it."""
+        """Path of the error file of ``process``; without a log folder, that of this process's environment."""
         if self._log_folder is None:
             return Path(os.environ.get(ERROR_FILE_VARIABLE, os.devnull))
         return self._log_folder / f"{process.spec.name}.error.json"

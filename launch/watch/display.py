@@ -201,9 +201,8 @@ def make_display(*, name: str) -> Display:
 
 @contextmanager
 def outliving_the_terminal() -> Iterator[None]:
-    """Inside, standard output and errors go nowhere once nobody takes them any more: their terminal was closed, or the other end
-    of a pipe; and so they do afterwards. A run without a terminal ends by the signal that comes with the loss, if one does, and
-    writes down how it ended."""
+    """Inside and afterwards, standard output and errors are dropped once their terminal or the other end of their pipe closes. A
+    run that loses its terminal ends by the signal that comes with the loss, if there is one, and records how it ended."""
     out, errors = _Outliving(sys.stdout), _Outliving(sys.stderr)
     try:
         with redirect_stdout(cast(TextIO, out)), redirect_stderr(cast(TextIO, errors)):

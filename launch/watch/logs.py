@@ -147,5 +147,5 @@ def render(line: Line) -> str:
 
 
 def _print(text: str) -> None:
-    # Colours are left out where nobody sees them.
+    # Colours are for terminals only.
     click.echo(text, color=None if sys.stdout.isatty() else False)

@@ -5,6 +5,5 @@
     trajectories/ ── episodes, samples, pictures ─► episodes ─────────► JSON when asked ────┘      │
     run folder ◄── request files, controls.jsonl ◄── controls ◄── POST, after a confirmation ──────┘
 
-Looking changes nothing: nothing here writes, except `controls`. Rules: no torch, no drawing (that is `launch.report.charts`), and
-nobody waits for a page.
+Only `controls` writes. Rules: no torch, no drawing (that is `launch.report.charts`), and no process of the run waits for a page.
 """

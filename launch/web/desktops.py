@@ -39,7 +39,7 @@ class DesktopWatch:
         self._refs: OrderedDict[str, ScreenshotRef] = OrderedDict()
 
     def look(self, status: Status | None) -> dict[Place, DesktopView]:
-        """Ask everybody; blocks until all have answered or are given up. Empty when nobody is there."""
+        """Request the desktops of all env_servers. Blocks until all have replied or are given up. Empty where there is none."""
         peers = [peer for peer in status.peers if peer.role == "env_server"] if status is not None else []
         found: dict[Place, DesktopView] = {}
         for peer in peers:

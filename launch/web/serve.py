@@ -54,7 +54,7 @@ async def _serve(folder: Path, *, host: str, port: int, page: str, command: str,
 
 
 def tunnel(address: str) -> str:
-    """The ssh command that brings ``address`` to whoever is logged in over ssh; empty for those who are not."""
+    """The ssh command that brings ``address`` to the machine of a user who is logged in over ssh; else empty."""
     place = urlsplit(address)
     host = place.hostname or ""
     if "SSH_CONNECTION" not in os.environ or not is_loopback(host):

@@ -57,7 +57,7 @@ class RunPages:
         self._thumbnails = Thumbnails(self.run.trajectories)
         self._state_made = 0.0
         self._state = b"{}"
-        # A thread of its own: making pictures rests between two, and nobody else should wait for that.
+        # A thread of its own, because making thumbnails pauses between two, and no other request should wait for that.
         self._picture_thread = ThreadPoolExecutor(1, thread_name_prefix="pictures")
         self._looking: asyncio.Task[None] | None = None
 
@@ -251,7 +251,7 @@ class RunPages:
 
 
 def make_app(run: RunPages, *, token: str, host: str) -> web.Application:
-    """The pages of ``run`` for whoever knows ``token``."""
+    """The pages of ``run``, for requests with ``token``."""
     files = pages.page_files(PAGE_FOLDER)
     routes = [
         web.get("/{token}/state.json", run.state),
