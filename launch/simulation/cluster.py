@@ -35,7 +35,7 @@ class Cluster:
     num_actors: int = 4
     """Each has an engine (a GPU) and plays `num_desktops / num_actors` episodes at a time."""
     crowding: float = 0.03
-    """With n answers under way each takes 1 + crowding * (n - 1) times as long as alone: 0 is perfect batching, 1 none."""
+    """With n completions under way each takes 1 + crowding * (n - 1) times as long as alone: 0 is perfect batching, 1 none."""
     train_fixed_s: float = 5.0
     """Of each update."""
     train_step_s: float = 0.05
@@ -81,7 +81,7 @@ class Cluster:
         shown = ", ".join(f"{name} every {seconds:g} s" for name, seconds in mtbf.items() if seconds) or "none"
         return {
             "desktops, actors": f"{self.num_desktops}, {self.num_actors} with an engine each",
-            "crowding": f"with n answers under way each takes 1 + {self.crowding:g} (n - 1) times as long",
+            "crowding": f"with n completions under way each takes 1 + {self.crowding:g} (n - 1) times as long",
             "an update": f"{self.train_fixed_s:g} s + {self.train_step_s:g} s for each step + {self.overhead_s:g} s around it",
             "new weights": f"{self.weight_s:g} s on their way, engines stand still for {self.load_stall_s:g} s"
             + (", one after the other" if self.actors_load_in_turn else "")
