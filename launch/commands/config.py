@@ -26,9 +26,9 @@ Every field of a run's configuration, of a site profile and of a host list. `com
 SECTION` prints one section of this page. `computerrl config --markdown > docs/config.md` makes the
 page.
 
-A configuration is a YAML file; those in `configs/` are complete examples. A field that is not in the
-file has its default. None is written `null`. `KEY=VALUE` on a command line sets a field by its
-dotted path: `computerrl train quickstart learner.max_age=2`. `computerrl train quickstart
+A configuration is a YAML file; those in `configs/` are complete examples. A field that the file
+does not have takes its default. None is written `null`. `KEY=VALUE` on a command line sets a field
+by its dotted path: `computerrl train quickstart learner.max_age=2`. `computerrl train quickstart
 --print-config` prints all values of a run.
 """
 

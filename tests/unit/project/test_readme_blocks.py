@@ -133,7 +133,7 @@ def test_command_of_a_page_is_one_that_exists(words: list[str]) -> None:
     options: dict[str, Any] = {}
     parser = command.make_parser(context)
     options, rest, _ = parser.parse_args(list(words))
-    if options.get("words"):
+    if isinstance(options.get("words"), tuple):
         config, overrides = split_words(options["words"], None)
         if config is not None and config != "CONFIG":
             assert find_config(config)

@@ -182,7 +182,7 @@ def test_resume_without_a_run_says_so(tmp_path: Path, serial: Path) -> None:
 
 
 def test_report_unknown_run_says_what_is_there(here: Here) -> None:
-    refused(here("report", "nothing"), 2, "no run folder")
+    refused(here("report", "nothing"), 2, "not a run folder")
 
 
 def test_bench_unknown_name_says_what_is_there(here: Here) -> None:
