@@ -1,7 +1,7 @@
 """Complete groups on their way to the learner, numbered in order of completion. Pure.
 
-``cursor``: groups below it are covered by a checkpoint on disk and forgotten here. ``decided``: groups below it were trained or
-given up when the learner announced its version; falls back when the learner restarts from its checkpoint.
+Groups below ``cursor`` are covered by a checkpoint on disk and forgotten here. Groups below ``decided`` were trained or given up
+when the learner announced its version; ``decided`` falls back when the learner restarts from its checkpoint.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from computerrl.broker.orders.orders import plain_task
+from computerrl.broker.orders.order_state import plain_task
 from computerrl.common.errors import ProtocolError
 from computerrl.common.messages import TaskRef, Trajectory, TrajectoryGroup
 
@@ -26,7 +26,7 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _Returning:
-    """A group of a snapshot, and those of its trajectories that are back."""
+    """A group of a snapshot, and those of its trajectories that were restored."""
 
     group: TrajectoryGroup
     num_trajectories: int
@@ -36,18 +36,19 @@ class _Returning:
 class DeliveryQueue:
     """Groups that are complete and not yet forgotten."""
 
-    def __init__(self, *, cursor: int = 0) -> None:
-        self.cursor = cursor
-        self.decided = cursor
-        self.next_seq = cursor
+    def __init__(self) -> None:
+        self.cursor = 0
+        self.decided = 0
+        self.next_seq = 0
         self._waiting: dict[int, _Waiting] = {}
+        """Unforgotten groups by sequence number."""
         self._num_decided: Counter[str] = Counter()
-        """Groups by order, of unforgotten ones; every request for an assignment asks."""
+        """Number of unforgotten groups below ``decided``, by order; every request for an assignment reads it."""
         self._returning: dict[str, _Returning] = {}
-        """By group id: those whose trajectories follow the snapshot."""
+        """Groups whose trajectories follow the snapshot, by group id."""
 
     def put(self, group: TrajectoryGroup) -> None:
-        """Take a group in; numbers come without gaps, except while a snapshot is restored."""
+        """Add a group. Numbers have no gaps, except while a snapshot is restored."""
         assert group.group_seq not in self._waiting and group.group_seq >= self.cursor
         self._waiting[group.group_seq] = _Waiting(group)
         self.next_seq = max(self.next_seq, group.group_seq + 1)
@@ -55,7 +56,7 @@ class DeliveryQueue:
             self._num_decided[group.order_id] += 1
 
     def fetch(self, group_seq: int) -> tuple[TrajectoryGroup | None, bool]:
-        """The group (None: not complete yet), and whether this is its first delivery by this process."""
+        """The group (None: not complete yet), and whether this is its first delivery by this process. Raises `ProtocolError`."""
         if group_seq < self.cursor:
             raise ProtocolError(f"group {group_seq} was asked for, but all below {self.cursor} were reported as consumed")
         if group_seq > self.next_seq:
@@ -71,15 +72,21 @@ class DeliveryQueue:
         """The learner announced a version: groups below ``group_seq`` are trained or given up."""
         self._move(min(max(self.cursor, group_seq), self.next_seq))
 
-    def consume(self, group_seq: int) -> list[tuple[TrajectoryGroup, bool]]:
-        """Forget all groups below ``group_seq``; returns them with whether each had been fetched."""
+    def is_consumed(self, group_seq: int) -> bool:
+        """Whether all groups below ``group_seq`` are forgotten. Raises `ProtocolError` when not all of them were completed."""
         if group_seq > self.next_seq:
             raise ProtocolError(f"groups below {group_seq} were reported as consumed, but only {self.next_seq} were completed")
+        return group_seq <= self.cursor
+
+    def consume(self, group_seq: int) -> list[tuple[TrajectoryGroup, bool]]:
+        """Forget all groups below ``group_seq``; returns them with whether each had been fetched. Raises as `is_consumed`."""
+        if self.is_consumed(group_seq):
+            return []
         self._move(max(self.decided, group_seq))
         gone = [self._waiting.pop(seq) for seq in range(self.cursor, group_seq)]
         for waiting in gone:
             self._num_decided[waiting.group.order_id] -= 1
-        self.cursor = max(self.cursor, group_seq)
+        self.cursor = group_seq
         return [(waiting.group, waiting.fetched) for waiting in gone]
 
     def num_decided(self, order_id: str) -> int:
@@ -87,7 +94,7 @@ class DeliveryQueue:
         return self._num_decided[order_id]
 
     def groups(self, *, fetched: bool | None = None) -> Iterator[TrajectoryGroup]:
-        """Unforgotten groups in order; only those fetched by a learner, or not, when asked."""
+        """Unforgotten groups in order. ``fetched`` selects those that a learner has or has not fetched; None selects all."""
         for seq in sorted(self._waiting):
             if fetched is None or self._waiting[seq].fetched == fetched:
                 yield self._waiting[seq].group
@@ -101,7 +108,7 @@ class DeliveryQueue:
         self.decided = decided
 
     def gauges(self) -> dict[str, int]:
-        """For `Status`."""
+        """Gauges of `Status`."""
         return {
             "groups_waiting": sum(1 for _ in self.groups(fetched=False)),
             "groups_unconsumed": sum(1 for _ in self.groups()),
@@ -112,30 +119,27 @@ class DeliveryQueue:
     # --- snapshots
 
     def snapshot(self) -> dict[str, Any]:
-        """All but the trajectories, as plain values."""
+        """Everything but the trajectories, as plain values."""
         complete = [_plain(group) for group in self.groups()]
         return {"cursor": self.cursor, "decided": self.decided, "next_seq": self.next_seq, "complete": complete}
 
-    @classmethod
-    def restore(cls, value: dict[str, Any]) -> DeliveryQueue:
-        """From what `snapshot` gave; `put_back` brings the trajectories."""
-        queue = cls(cursor=value["cursor"])
-        queue.decided, queue.next_seq = value["decided"], value["next_seq"]
+    def restore(self, value: dict[str, Any]) -> None:
+        """Continue, in a new queue, from a value that `snapshot` returned; `put_back` adds the trajectories."""
+        self.cursor, self.decided, self.next_seq = value["cursor"], value["decided"], value["next_seq"]
         for seq, group_id, order_id, kind, task, num_trajectories, num_given_up in value["complete"]:
             group = TrajectoryGroup(seq, group_id, order_id, kind, TaskRef(*task), (), num_given_up)
             if num_trajectories:
-                queue._returning[group.group_id] = _Returning(group, num_trajectories)
+                self._returning[group.group_id] = _Returning(group, num_trajectories)
             else:
-                queue.put(group)
-        return queue
+                self.put(group)
 
     @property
     def is_whole(self) -> bool:
-        """Are the trajectories of all groups of the snapshot back?"""
+        """Whether every group of the snapshot has all of its trajectories."""
         return not self._returning
 
     def put_back(self, trajectory: Trajectory) -> bool:
-        """Take back a member of a group of the snapshot; False when it is of none."""
+        """Put a trajectory into its group of the snapshot; returns False when it belongs to none."""
         returning = self._returning.get(trajectory.group_id)
         if returning is None:
             return False
@@ -147,6 +151,6 @@ class DeliveryQueue:
 
 
 def _plain(group: TrajectoryGroup) -> list[Any]:
-    """All of it but the trajectories."""
+    """Everything but the trajectories."""
     task, num_trajectories = plain_task(group.task), len(group.trajectories)
     return [group.group_seq, group.group_id, group.order_id, group.kind, task, num_trajectories, group.num_given_up]

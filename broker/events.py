@@ -1,76 +1,82 @@
-"""What happens to the broker core (events, past tense) and what it wants done (effects, imperative)."""
+"""Inputs of the broker core (events, past tense) and its outputs (effects, imperative), and the outcome of one request."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from computerrl.common.messages import AssignmentRequest, Message, ReceiptBatch, Trajectory, TrajectoryBatch
 
 Context = AssignmentRequest | ReceiptBatch
-"""What an answer needs beside what was put on disk first: the request that waited for a record of our own, or the receipts for
-all of a batch of which only some went there; those that say so are still open."""
+"""Extra input for the reply once the record is durable: the assignment request that needed the record, or the receipts of a whole
+batch of which only the accepted part was written."""
+
+
+# --- events
 
 
 @dataclass(frozen=True, slots=True)
 class MessageReceived:
-    """A request came in; it is answered by exactly one `Reply` with the same ticket, now or after its `Persist`."""
+    """A request arrived. Exactly one `Reply` with the same ticket answers it, now or after its `Persist`."""
 
     ticket: int
     message: Message
     sender: str
-    """`role-index:incarnation`"""
+    """Sender as `role-index:incarnation`."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessagePersisted:
-    """A message is on disk and counts from now on; also how a journal is replayed (without a ticket)."""
+    """A message is durable and takes effect. Replaying a journal sends the same event without a ticket."""
 
     ticket: int | None
     message: Message
     context: Context | None = None
-    """As in `Persist`."""
+    """Context of the `Persist` effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class PersistFailed:
-    """A message could not be written; it has changed nothing."""
+    """A message could not be written. It has changed nothing."""
 
     ticket: int
     message: Message
     code: str
-    """`ComputerRLError.code` for the answer."""
+    """`ComputerRLError.code` of the reply."""
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class StateRestored:
-    """First record of a journal's newest segment: what `BrokerCore.snapshot` gave."""
+    """The first record of a journal's newest segment was read: a value that `BrokerCore.snapshot` returned."""
 
     snapshot: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryRestored:
-    """A trajectory that was held when the snapshot was made; already counted in it."""
+    """A trajectory that was held at the time of the snapshot was read. The snapshot's counters include it."""
 
     trajectory: Trajectory
 
 
 @dataclass(frozen=True, slots=True)
 class TimePassed:
-    """Look at deadlines."""
+    """Time has moved on, so deadlines may have passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionSet:
-    """A person has paused the run, or goes on with it."""
+    """A person paused or resumed the run."""
 
     is_paused: bool
 
 
 Event = MessageReceived | MessagePersisted | PersistFailed | StateRestored | TrajectoryRestored | TimePassed | AdmissionSet
+
+
+# --- effects
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +93,7 @@ class Persist:
 
     ticket: int
     message: Message
-    """The request, or a record of our own."""
+    """The request, or a record that the broker made."""
     context: Context | None = None
 
 
@@ -96,15 +102,36 @@ class Log:
     """Write a log line."""
 
     event: str
-    """`noun.verb`"""
+    """Name of the line, `noun.verb`."""
     fields: Mapping[str, Any]
 
 
 Effect = Reply | Persist | Log
 
 
+class LogEvent(Protocol):
+    """Adds a `Log` effect to those of the event that is being handled."""
+
+    def __call__(self, event: str, **fields: Any) -> None: ...
+
+
+# --- outcomes
+
+
+@dataclass(frozen=True, slots=True)
+class PersistFirst:
+    """Outcome of a request that takes effect, and is answered, only once ``record`` is durable."""
+
+    record: Message
+    context: Context | None = None
+
+
+Outcome = Message | PersistFirst
+"""Result of handling one request: its reply, or the record that must be durable before there is one."""
+
+
 def trajectories_of(message: Message) -> tuple[Trajectory, ...]:
-    """What a message hands in."""
+    """Trajectories that a message submits."""
     if isinstance(message, TrajectoryBatch):
         return message.trajectories
     return (message,) if isinstance(message, Trajectory) else ()

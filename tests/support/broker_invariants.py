@@ -17,7 +17,7 @@ def check(core: BrokerCore) -> None:
     assert counters["received"] == counters["delivered"] + counters["held"] + counters["rejected"], counters
     reasons = sum(value for name, value in counters.items() if name.startswith("rejected/"))
     assert counters["rejected"] == reasons, counters
-    pending = sum(state.num_pending for state in core.orders)
+    pending = sum(state.slots.num_pending for state in core.orders)
     waiting = sum(len(group.trajectories) for group in core.delivery.groups(fetched=False))
     assert counters["held"] == pending + waiting, (counters, pending, waiting)
     numbers = [group.group_seq for group in core.delivery.groups()]
@@ -25,18 +25,18 @@ def check(core: BrokerCore) -> None:
     decided = Counter(group.order_id for group in core.delivery.groups() if group.group_seq < core.delivery.decided)
     for state in core.orders:
         assert core.delivery.num_decided(state.order.order_id) == decided[state.order.order_id]
-        assert state.num_pending == sum(len(group.filled) for group in state.groups.values())
-        held_by = {(slot, name) for name, slots in state._slots_of.items() for slot in slots}
-        assert held_by == {(slot, grant.incarnation) for slot, grant in state.grants.items()}, state.order.order_id
-        deadlines = [grant.deadline for grant in state.grants.values()]
+        assert state.slots.num_pending == sum(len(group.filled) for group in state.slots.groups.values())
+        held_by = {(slot, name) for name, slots in state.slots.grants._slots_of.items() for slot in slots}
+        assert held_by == {(slot, grant.incarnation) for slot, grant in state.slots.grants.items()}, state.order.order_id
+        deadlines = [grant.deadline for grant in state.slots.grants.values()]
         assert deadlines == sorted(deadlines), deadlines
-        slots = [(number, index) for number, group in state.groups.items() for index in range(group.size)]
-        filled = [(group.number, index) for group in state.groups.values() for index in (*group.filled, *group.given_up)]
-        places = Counter([*state._free, *state.grants, *filled])
+        slots = [(number, index) for number, group in state.slots.groups.items() for index in range(group.size)]
+        filled = [(group.number, index) for group in state.slots.groups.values() for index in (*group.filled, *group.given_up)]
+        places = Counter([*state.slots.free, *state.slots.grants, *filled])
         assert places == Counter(slots), (state.order.order_id, places, slots)
         # Every group is complete, or its slots are there.
         if not state.closed:
-            assert len(state.finished) + len(state.groups) == state.source.num_drawn, state.order.order_id
+            assert len(state.slots.finished) + len(state.slots.groups) == state.source.num_drawn, state.order.order_id
 
 
 def check_admission(core: BrokerCore, num_drawn_before: Mapping[str, int], effects: Sequence[Effect]) -> None:
@@ -48,7 +48,7 @@ def check_admission(core: BrokerCore, num_drawn_before: Mapping[str, int], effec
         if state.order.kind == "training" and num_drawn > num_drawn_before[order_id]:
             groups = [group for group in core.delivery.groups() if group.order_id == order_id]
             decided = sum(group.group_seq < core.delivery.decided for group in groups)
-            bound = state.num_consumed + decided + (core.orders._eta + 1) * state.groups_per_batch
+            bound = state.num_consumed + decided + (core.assignments.eta + 1) * state.groups_per_batch
             assert num_drawn <= bound, (order_id, num_drawn, bound)
 
 

@@ -134,7 +134,7 @@ def test_two_choices_of_one_group_made_while_the_disk_was_busy_the_first_on_disk
     second = dataclasses.replace(first, ticket=2, message=replace(first.message, group_size=5))
     granted = [broker.handle(MessagePersisted(one.ticket, one.message, one.context), 0.0)[0] for one in (first, second)]
     assert [one.message.assignment_id for one in granted if isinstance(one, Reply)] == ["rl-1/0/0", "rl-1/0/1"]
-    assert {group.size for state in broker.orders for group in state.groups.values()} == {2}
+    assert {group.size for state in broker.orders for group in state.slots.groups.values()} == {2}
 
 
 def test_record_of_a_draw_is_what_is_written_not_the_frames_of_the_request() -> None:

@@ -242,7 +242,7 @@ def test_nothing_acknowledged_is_lost_or_taken_twice_over_random_kill_points(tmp
         for _ in range(run.rng.randint(0, 40)):
             run.turn()
         run.kill_broker(run.in_flight())
-    pending = {trajectory.trajectory_id for state in run.service.core.orders for trajectory in state.pending()}
+    pending = {trajectory.trajectory_id for state in run.service.core.orders for trajectory in state.slots.pending()}
     run.finish()
     taken = Counter(one.trajectory_id for group in run.taken for one in group.trajectories)
     assert not [trajectory_id for trajectory_id, times in taken.items() if times > 1]

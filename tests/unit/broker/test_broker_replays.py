@@ -80,8 +80,8 @@ def state(service: BrokerService, journal: MemoryJournal) -> dict[str, Any]:
     return {
         **snapshot,
         "held": sorted(trajectory.trajectory_id for trajectory in broker.held()),
-        "grants": [[*state.grants] for state in broker.orders],
-        "free": [[*state._free] for state in broker.orders],
+        "grants": [[*state.slots.grants] for state in broker.orders],
+        "free": [[*state.slots.free] for state in broker.orders],
         "turns": [*broker.orders._turns],
         "peers": (broker.peers.entries(0.0), broker.peers.metrics, broker.peers.notes),
         "decided": broker.delivery.decided,

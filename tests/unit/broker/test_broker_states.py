@@ -257,7 +257,7 @@ def told(core: BrokerCore) -> dict[str, Any]:
     for told_order, state in zip(value["orders"]["orders"], core.orders, strict=True):
         if state.source.is_static:
             del told_order["source"]
-            told_order["groups"] = [one for one in told_order["groups"] if state.groups[one[0]].filled or one[3]]
+            told_order["groups"] = [one for one in told_order["groups"] if state.slots.groups[one[0]].filled or one[3]]
     return {**value, "trajectories": sorted(trajectory.trajectory_id for trajectory in core.held())}
 
 

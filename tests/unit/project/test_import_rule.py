@@ -23,7 +23,7 @@ SIMULATION = "launch/simulation/"
 
 FLOORS = {
     "actor": "activity prompts engines episode desktops serving worker process",
-    "broker": "events submissions orders verdict peers delivery core journal client service process",
+    "broker": "events counters submissions orders delivery assignments trajectories peers core journal client service process",
     "env_server": "driver image guest tasks judging drivers client gym serving process live",
     "launch": "plan setup simulation supervision watch report web run cluster commands",
     "learner": (
