@@ -35,7 +35,8 @@ from computerrl.env_server.drivers import make_driver
 from computerrl.env_server.live.picture import encode
 from computerrl.env_server.live.pointing import NothingThere
 from computerrl.env_server.live.recorder import Deed, to_recording
-from computerrl.env_server.serving.service import START_LIMIT_S, DesktopService
+from computerrl.env_server.serving.fleet import START_LIMIT_S, ServiceTimes
+from computerrl.env_server.serving.service import DesktopService
 
 Phase = Literal["starting", "ready", "broken", "closed"]
 
@@ -137,7 +138,7 @@ class LiveSession:
         self._remove_folder = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._make_error = None
         service = self._service = DesktopService(
-            self.config, tasks=self.tasks, make=self._make_once(), lease_wait_s=_LEASE_WAIT_S
+            self.config, tasks=self.tasks, make=self._make_once(), times=ServiceTimes(lease_wait_s=_LEASE_WAIT_S)
         )
         client = self._client = DesktopClient(LocalChannel(service.handle), config=self.config)
         if self._closed.is_set():

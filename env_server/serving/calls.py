@@ -1,7 +1,7 @@
-"""What each request does on a desktop: play the task, step, demonstrate, evaluate, check health.
+"""The work of each request on a desktop: put a task on screen, step, demonstrate, evaluate, check health.
 
-Each function turns a request into the work that a `DesktopWorker` runs in its thread. A driver that answers with something else
-than the protocol says is lying: `DesktopBroken`, never a reward.
+Each function turns a request into the work that a `DesktopWorker` runs in its thread. A driver whose answer breaks the protocol
+raises `DesktopBroken`; it never leads to a reward.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ from computerrl.common.metrics import Timings
 from computerrl.env_server.driver import DesktopDriver, Getter, GetterKind, TaskInstance
 from computerrl.env_server.judging.judge import Judge
 from computerrl.env_server.judging.untouched import Untouched
-from computerrl.env_server.serving.desktop_worker import DesktopWorker, Prepared, Session
+from computerrl.env_server.serving.desktop_worker import DesktopWorker, PreparedTask, TaskSession
 from computerrl.env_server.serving.replay import with_recording
 from computerrl.env_server.tasks import task_instance
 
 SPARE_LIFETIME_S = 60.0
-"""A spare that waited longer is set up anew: set-ups may name times, and pages move by themselves."""
+"""Maximum age of a spare. An older one is set up anew: set-ups may name times, and pages move by themselves."""
 
 Work = Callable[[DesktopWorker], Message]
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """How tasks are put on screen and judged on this host."""
+class TaskSetting:
+    """Configuration of the tasks of this host, their judge, and the check of untouched desktops."""
 
     tasks: TasksConfig
     judge: Judge
     untouched: Untouched
 
 
-def reset(message: TaskReset, *, setting: Setting, timings: Mapping[str, Timings]) -> Work:
-    """Put the task on screen; a spare that shows it already only looks at it again."""
+def reset(message: TaskReset, *, setting: TaskSetting, timings: Mapping[str, Timings]) -> Work:
+    """Put the task on screen; on a spare that shows it already, only observe it again."""
 
     def work(worker: DesktopWorker) -> Message:
         prepared, worker.session, worker.prepared = worker.prepared, None, None
@@ -67,13 +67,13 @@ def reset(message: TaskReset, *, setting: Setting, timings: Mapping[str, Timings
             observation = _still_shown(worker, prepared, message.task)
             if prepared is None or observation is None:
                 prepared, observation = _put_on_screen(worker, message.task, setting)
-        worker.session = Session(message.lease.token, message.task, prepared.instance, prepared.instruction, observation)
+        worker.session = TaskSession(message.lease.token, message.task, prepared.instance, prepared.instruction, observation)
         return TaskStarted(instruction=prepared.instruction, observation=observation)
 
     return work
 
 
-def prepare(task: TaskRef, *, setting: Setting) -> Work:
+def prepare(task: TaskRef, *, setting: TaskSetting) -> Work:
     """Put a task on a spare desktop's screen."""
 
     def work(worker: DesktopWorker) -> Message:
@@ -84,15 +84,15 @@ def prepare(task: TaskRef, *, setting: Setting) -> Work:
     return work
 
 
-def _still_shown(worker: DesktopWorker, prepared: Prepared | None, task: TaskRef) -> Observation | None:
-    """What a spare shows that was prepared for ``task``; None where it was not, too long ago, or its window is gone."""
+def _still_shown(worker: DesktopWorker, prepared: PreparedTask | None, task: TaskRef) -> Observation | None:
+    """Observation of a spare prepared for ``task``; None when there is none, it is too old, or its window is gone."""
     if prepared is None or prepared.task != task or time.monotonic() - prepared.prepared_at > SPARE_LIFETIME_S:
         return None
     seen = _checked(_driver(worker).observe(), Observation, "observe")
     return seen if (seen.app, seen.window_title) == (prepared.app, prepared.window_title) else None
 
 
-def _put_on_screen(worker: DesktopWorker, task: TaskRef, setting: Setting) -> tuple[Prepared, Observation]:
+def _put_on_screen(worker: DesktopWorker, task: TaskRef, setting: TaskSetting) -> tuple[PreparedTask, Observation]:
     instance = with_recording(task_instance(task, tasks=setting.tasks), task, tasks=setting.tasks)
 
     def judge_untouched() -> Evaluation:
@@ -101,7 +101,7 @@ def _put_on_screen(worker: DesktopWorker, task: TaskRef, setting: Setting) -> tu
 
     setting.untouched.refuse_or_try(task, instance, judge_untouched)
     instruction, observation = _reset(worker, task, instance)
-    return Prepared(task, instance, instruction, observation.app, observation.window_title, time.monotonic()), observation
+    return PreparedTask(task, instance, instruction, observation.app, observation.window_title, time.monotonic()), observation
 
 
 def _reset(worker: DesktopWorker, task: TaskRef, instance: TaskInstance) -> tuple[str, Observation]:
@@ -115,11 +115,11 @@ def _reset(worker: DesktopWorker, task: TaskRef, instance: TaskInstance) -> tupl
 
 
 NO_CALLS = "there are no calls of applications here; use mouse and keyboard"
-"""For the agent, where `tasks.actions` is gui."""
+"""Error of an application's call, for the agent, where `tasks.actions` is gui."""
 
 
 def step(message: StepRequest, *, tasks: TasksConfig, timings: Mapping[str, Timings]) -> Work:
-    """Do one action. After the task's own end nothing is done any more: a further click may start the page anew."""
+    """Carry out one action. After the task has ended nothing is done any more: a further click may start the page anew."""
 
     def work(worker: DesktopWorker) -> Message:
         session = _session(worker, message.lease)
@@ -142,7 +142,7 @@ def step(message: StepRequest, *, tasks: TasksConfig, timings: Mapping[str, Timi
 
 
 def demonstrate(message: DemonstrationRequest) -> Work:
-    """The demonstrator's next action, from what the agent saw last."""
+    """The demonstrator's next action for the latest observation."""
 
     def work(worker: DesktopWorker) -> Message:
         session = _session(worker, message.lease)
@@ -154,7 +154,7 @@ def demonstrate(message: DemonstrationRequest) -> Work:
     return work
 
 
-def evaluate(message: EvaluationRequest, *, setting: Setting, timings: Mapping[str, Timings]) -> Work:
+def evaluate(message: EvaluationRequest, *, setting: TaskSetting, timings: Mapping[str, Timings]) -> Work:
     """Judge the desktop's state."""
 
     def work(worker: DesktopWorker) -> Message:
@@ -176,7 +176,7 @@ def _verdict(worker: DesktopWorker, task: TaskRef, instance: TaskInstance, final
 
 
 def _getter(worker: DesktopWorker, instance: TaskInstance, final_action: FinalAction) -> Getter:
-    """The driver's getter, which also knows how the episode began and ended."""
+    """The driver's getter, which also returns the instance's outputs and the episode's final action."""
     of_the_episode = {"final_action": final_action, "outputs": instance.outputs}
 
     def get(kind: GetterKind, **args: Any) -> Any:
@@ -188,7 +188,7 @@ def _getter(worker: DesktopWorker, instance: TaskInstance, final_action: FinalAc
 
 
 def health(worker: DesktopWorker) -> Message:
-    """Does it still answer?"""
+    """Check that the driver still answers."""
     if _driver(worker).healthy() is not True:
         raise DesktopBroken("the health check failed")
     return Ack()
@@ -199,7 +199,7 @@ def _driver(worker: DesktopWorker) -> DesktopDriver:
     return worker.driver
 
 
-def _session(worker: DesktopWorker, lease: Lease) -> Session:
+def _session(worker: DesktopWorker, lease: Lease) -> TaskSession:
     session = worker.session
     if session is None or session.token != lease.token:
         raise TaskFailed("no task was set up under this lease: send a TaskReset first")
@@ -207,7 +207,7 @@ def _session(worker: DesktopWorker, lease: Lease) -> Session:
 
 
 def _checked(value: Any, kind: type[T], what: str) -> T:
-    """``value`` as it will arrive: its fields are what they should be, and every text can be sent."""
+    """``value`` as the receiver will decode it: its fields have their types, and every text can be sent."""
     if not isinstance(value, kind):
         raise DesktopBroken(f"{what} gave {_short(value)} instead of {kind.__name__}")
     try:

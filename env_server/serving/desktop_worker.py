@@ -1,7 +1,7 @@
-"""One desktop's thread: starts its driver, runs calls on it one after another, gives up when told to.
+"""The thread of one desktop: it starts the driver and runs calls on it one after another.
 
-Driver calls block and may hang, so the thread that makes them decides nothing: it reports every outcome to the service, which
-may have given the desktop up meanwhile (`DesktopWorker.dispose`) and then ignores the report. Knows no leases and no sockets.
+Driver calls block and may hang, so this thread decides nothing: it reports every outcome to the service, which ignores the report
+if it gave the desktop up meanwhile (`DesktopWorker.give_up`). The worker knows no leases and no sockets.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from computerrl.env_server.driver import DesktopDriver, TaskInstance
 Reply = Callable[[Message], None]
 
 CLOSE_LIMIT_S = 5.0
-"""A successor starts after this long even if the broken desktop is still not closed."""
+"""Time limit of closing a broken desktop; its successor starts then in any case."""
 
 
 @dataclass(slots=True)
-class Session:
-    """What the desktop shows under one lease: a task being played."""
+class TaskSession:
+    """A task being played under one lease."""
 
     token: int
     task: TaskRef
@@ -38,46 +38,46 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """What a spare desktop shows before anybody asked for it."""
+class PreparedTask:
+    """A task that a spare shows before an actor requests it."""
 
     task: TaskRef
     instance: TaskInstance
     instruction: str
     app: str
     window_title: str
-    """What was in front."""
+    """Title of the window in front; it belongs to ``app``."""
     prepared_at: float
-    """Monotonic."""
+    """Monotonic time at which the task was on screen."""
 
 
 @dataclass(slots=True, eq=False)
-class Call:
-    """One request for a desktop on its way."""
+class DesktopCall:
+    """A call on a desktop, waiting or running."""
 
     name: str
     deadline: float
-    """Monotonic; later the desktop counts as hanging."""
+    """Monotonic time after which the desktop counts as hanging."""
     lease: Lease | None
-    """None: the service's own (health checks, spares)."""
+    """Lease under which the call is made; None for the service's own calls (health checks, spares)."""
     work: Callable[[DesktopWorker], Message]
     reply: Reply = field(default=lambda message: None)
     request: Message | None = None
-    """What was asked for; None: the service's own."""
+    """Request that the call carries out; None for the service's own calls."""
 
 
 class WorkerEvents(Protocol):
-    """Whom a worker reports to; called in the worker's thread."""
+    """Receiver of a worker's reports; called in the worker's thread."""
 
     def worker_started(self, worker: DesktopWorker) -> None:
-        """The driver is there."""
+        """The driver is up."""
 
-    def worker_finished(self, worker: DesktopWorker, call: Call | None, outcome: Message | ComputerRLError) -> None:
-        """``call`` came to its end; None: the driver did not start."""
+    def worker_finished(self, worker: DesktopWorker, call: DesktopCall | None, outcome: Message | ComputerRLError) -> None:
+        """``call`` ended with ``outcome``; None: the driver did not start."""
 
 
 class DesktopWorker:
-    """Runs calls on desktop ``index``. ``predecessor``: the broken one whose end it waits for first."""
+    """Runs calls on desktop ``index``. ``predecessor``: broken worker of the same desktop, which has to be closed first."""
 
     def __init__(
         self,
@@ -90,19 +90,19 @@ class DesktopWorker:
     ) -> None:
         self.index = index
         self.start_deadline: float | None = start_deadline
-        """Monotonic; None once started."""
-        self.pending: list[Call] = []
-        """Being run and next to be; kept by the service."""
-        self.session: Session | None = None
-        self.prepared: Prepared | None = None
-        """Both touched only inside calls."""
+        """Monotonic time after which the start counts as failed; None once started."""
+        self.pending: list[DesktopCall] = []
+        """Calls running and waiting, in order; the service changes this list under its lock."""
+        self.session: TaskSession | None = None
+        self.prepared: PreparedTask | None = None
+        """Like ``session``, touched only inside calls."""
         self.driver: DesktopDriver | None = None
         self.disposed = threading.Event()
-        """The driver is closed and gone."""
+        """Set once the driver is closed."""
         self._make = make
         self._events = events
         self._predecessor = predecessor
-        self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[DesktopCall | None] = queue.SimpleQueue()
         self._given_up = False
         self._dispose_lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=f"desktop-{index}", daemon=True)
@@ -110,15 +110,15 @@ class DesktopWorker:
 
     @property
     def given_up(self) -> bool:
-        """What it still reports counts no more."""
+        """Whether the worker was given up; its reports are ignored then."""
         return self._given_up
 
-    def submit(self, call: Call) -> None:
+    def submit(self, call: DesktopCall) -> None:
         """Run ``call`` after those submitted before."""
         self._calls.put(call)
 
     def give_up(self) -> None:
-        """End the thread when it can, close the driver at once, from another thread since this one may hang."""
+        """End the thread when possible and close the driver at once, from another thread because the worker's may hang."""
         with self._dispose_lock:
             if self._given_up:
                 return
@@ -171,7 +171,7 @@ class DesktopWorker:
         log.get_logger().info("desktop.started", desktop=self.index, start_s=round(time.monotonic() - started, 3))
         self._events.worker_started(self)
 
-    def _outcome(self, call: Call) -> Message | ComputerRLError:
+    def _outcome(self, call: DesktopCall) -> Message | ComputerRLError:
         try:
             return call.work(self)
         except ComputerRLError as error:
@@ -183,5 +183,5 @@ class DesktopWorker:
 
 
 def error_reply(error: ComputerRLError) -> ErrorReply:
-    """``error`` as a message."""
+    """The message that reports ``error``."""
     return ErrorReply(error.code, str(error))

@@ -17,21 +17,22 @@ from computerrl.env_server.client import DesktopClient
 from computerrl.env_server.driver import DesktopDriver
 from computerrl.env_server.drivers import make_driver
 from computerrl.env_server.judging.untouched import PAYS
-from computerrl.env_server.serving.service import START_LIMIT_S, DesktopService
+from computerrl.env_server.serving.fleet import START_LIMIT_S, ServiceTimes
+from computerrl.env_server.serving.service import DesktopService
 from computerrl.env_server.tasks.family import FOREIGN_PREFIX
 from computerrl.env_server.tasks.osworld.abilities import Refusal
 from computerrl.env_server.tasks.osworld.check import Report
 
 DESKTOPS = DesktopConfig(image="full", num_desktops=1, reset_deadline_s=120.0, observation="tree")
-"""Desktops where no configuration names others."""
+"""Desktops used where no configuration names others."""
 _NUM_TRIES = 2
-"""A task that breaks so many desktops cannot be played."""
+"""Number of desktops that a task may break before it counts as unplayable."""
 
 
 def played(report: Report, tasks: TasksConfig, desktops: DesktopConfig, *, progress: Callable[[str], None]) -> Report:
-    """``report`` of the folder ``tasks.osworld``, with what desktops refuse of it as well.
+    """``report`` of the folder ``tasks.osworld``, extended by the refusals found on desktops.
 
-    ``progress`` gets a line for each task. Verdicts are kept for the runs of this host. Raises `SetupError`, `HostBroken`.
+    ``progress`` receives a line for each task. Verdicts are kept for the runs of this host. Raises `SetupError`, `HostBroken`.
     """
     with ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="computerrl-check-")))
@@ -41,7 +42,7 @@ def played(report: Report, tasks: TasksConfig, desktops: DesktopConfig, *, progr
 
         pool = ThreadPoolExecutor(desktops.num_desktops)
         stack.callback(pool.shutdown, cancel_futures=True)
-        service = DesktopService(desktops, tasks=tasks, make=make, lease_wait_s=START_LIMIT_S)
+        service = DesktopService(desktops, tasks=tasks, make=make, times=ServiceTimes(lease_wait_s=START_LIMIT_S))
         stack.enter_context(closing(service))  # closed before the pool, whose threads wait for it
         if not service.wait_ready(1, timeout_s=START_LIMIT_S):
             raise service.fatal or HostBroken("no desktop has started")

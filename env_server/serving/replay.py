@@ -1,8 +1,9 @@
-"""A person's recorded demonstration as a task's demonstrator: the same actions, on a real desktop, in the run's own words.
+"""A person's recorded demonstration as a task's demonstrator: the same actions, on a real desktop, in the run's action format.
 
-Elements are found again by role, text and place, and named as any demonstrator names them (`env_server.tasks.targets.name_of`):
-their numbers may differ. Where an element is missing the replay waits a step or two, then says what was recorded: the action
-fails, the episode is judged like any other, and the learner leaves failed demonstrations out.
+Elements are found again by role, text and position, and named as any demonstrator names them
+(`env_server.tasks.targets.name_of`): their numbers may differ. Where an element is missing, the replay waits a step or two, then
+returns the recorded action. That action fails, the episode is judged like any other, and the learner leaves failed demonstrations
+out.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from computerrl.env_server.tasks.family import DONE, WAIT
 from computerrl.env_server.tasks.targets import name_of
 
 MAX_WAITS = 2
-"""For one element that is not there yet; each wait is one of the episode's few steps."""
+"""Maximum number of waits for one missing element; each wait is one of the episode's few steps."""
 
 MAX_SHIFT = 80
-"""Pixels that an element without a text of its own (an empty field) may have moved and still be the recorded one."""
+"""Maximum distance in pixels between an element without text (an empty field) and the recorded one."""
 
 _FAIL = Action(name="fail", args={})
 
 
 def with_recording(instance: TaskInstance, task: TaskRef, *, tasks: TasksConfig) -> TaskInstance:
-    """``instance`` with the recorded demonstrator of ``task`` where there is one, else as it is."""
+    """``instance`` with the recorded demonstrator of ``task`` where there is one, else unchanged."""
     try:
         recording = find_recording(tasks, task)
     except (ValueError, OSError) as error:
@@ -45,7 +46,7 @@ def with_recording(instance: TaskInstance, task: TaskRef, *, tasks: TasksConfig)
 
 
 def next_action(recording: Recording, instruction: str, observation: Observation, actions: Sequence[Action]) -> Action:
-    """What the person did at this point. An instance that asks for something else than it did then is given up."""
+    """The person's action at this point. An instance whose instruction has changed since the recording is given up."""
     if instruction != recording.instruction:
         log.get_logger().warning("recording.outdated", task=recording.task.task_id, asked=instruction, then=recording.instruction)
         return _FAIL
@@ -61,7 +62,7 @@ def next_action(recording: Recording, instruction: str, observation: Observation
 
 
 def _progress(steps: Sequence[RecordedStep], actions: Sequence[Action]) -> tuple[int, int]:
-    """(recorded steps done, waits since then that nobody recorded)."""
+    """(recorded steps done, waits since then that were not recorded)."""
     number, num_waits = 0, 0
     for action in actions:
         recorded = parse_action(steps[number].action_text).name if number < len(steps) else ""

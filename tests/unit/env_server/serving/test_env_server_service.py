@@ -28,7 +28,9 @@ from computerrl.common.messages import Ack, Action, Observation, StepRequest, St
 from computerrl.common.wire.transport import LocalChannel
 from computerrl.env_server.client import DesktopClient
 from computerrl.env_server.driver import DesktopDriver, TaskInstance
+from computerrl.env_server.drivers import memory
 from computerrl.env_server.drivers.scripted import ScriptedDriver
+from computerrl.env_server.serving.fleet import ServiceTimes
 from computerrl.env_server.serving.service import DesktopService
 
 CONFIG = DesktopConfig(
@@ -90,9 +92,11 @@ class Stumbling(Good):
 
 
 @contextmanager
-def serving(make: Make, config: DesktopConfig = CONFIG, **limits: Any) -> Iterator[tuple[DesktopService, DesktopClient]]:
-    limits = {"grace_s": 0.0, "lease_wait_s": 20.0, **limits}
-    service = DesktopService(config, tasks=TasksConfig(), make=make, **limits)
+def serving(
+    make: Make, config: DesktopConfig = CONFIG, *, available_mb: Callable[[], int] = memory.available_mb, **changes: float
+) -> Iterator[tuple[DesktopService, DesktopClient]]:
+    times = ServiceTimes(**{"grace_s": 0.0, "lease_wait_s": 20.0, **changes})
+    service = DesktopService(config, tasks=TasksConfig(), make=make, times=times, available_mb=available_mb)
     try:
         yield service, DesktopClient(LocalChannel(service.handle, sender="actor-0:a"), config=config)
     finally:
@@ -502,7 +506,7 @@ def test_close_is_quick_parallel_and_answers_what_waits() -> None:
 
         thread = threading.Thread(target=step)
         thread.start()
-        while not service._workers[lease.desktop].pending:
+        while not service._fleet.workers[lease.desktop].pending:
             time.sleep(0.005)
         started = time.monotonic()
         assert service.close()

@@ -19,7 +19,7 @@ def test_tokens_after_a_restart_with_the_clock_set_back_are_above_all_before(
         monkeypatch.setattr(time, "time", lambda hours=hours: 1.7e9 + 3600 * hours)
         monkeypatch.setattr(time, "time_ns", lambda hours=hours: int((1.7e9 + 3600 * hours) * 1e9))
         pool = DesktopPool(2, limits=PoolLimits(lease_time_limit_s=60.0), first_token=first_token(path))
-        pool.due(0.0)
+        pool.starts.due(0.0)
         for desktop in range(2):
             pool.started(desktop, now=0.0)
             given.append(pool.lease("a", app="", now=0.0).token)

@@ -13,7 +13,7 @@ LIMITS = PoolLimits(lease_time_limit_s=60.0)
 
 def ready_pool(num_desktops: int = 2) -> DesktopPool:
     pool = DesktopPool(num_desktops, limits=LIMITS, first_token=100)
-    pool.due(0.0)
+    pool.starts.due(0.0)
     for desktop in range(num_desktops):
         pool.started(desktop, now=0.0)
     return pool
@@ -80,7 +80,7 @@ def test_release_while_busy_frees_when_the_call_ends() -> None:
     with pytest.raises(LeaseRefused):
         pool.begin_call(lease, now=2.0)
     pool.end_call(0, lease.token, now=3.0)
-    assert pool.state(0) == "idle"
+    assert pool[0].state == "idle"
 
 
 def test_lease_prefers_the_desktop_that_showed_the_application() -> None:

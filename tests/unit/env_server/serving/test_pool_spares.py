@@ -13,7 +13,7 @@ NEXT, OTHER = TaskRef("calc-set-cell", 7, "training"), TaskRef("web-click-button
 
 def ready_pool(num_desktops: int) -> DesktopPool:
     pool = DesktopPool(num_desktops, limits=PoolLimits(lease_time_limit_s=60.0), first_token=100)
-    pool.due(0.0)
+    pool.starts.due(0.0)
     for desktop in range(num_desktops):
         pool.started(desktop, now=float(desktop))
     return pool
@@ -58,7 +58,7 @@ def test_desktop_being_prepared_is_leased_for_its_task_and_last_of_all_for_anoth
     assert preparing not in others
     assert pool.lease("a", app="calc", task=OTHER, now=2.0).desktop == preparing
     pool.prepared(preparing or 0, done=True, now=3.0)
-    assert pool.state(preparing or 0) == "leased" and pool.num_spares_used == 0
+    assert pool[preparing or 0].state == "leased" and pool.num_spares_used == 0
     pool.check()
     with pytest.raises(NoDesktop, match="3 leased"):
         pool.lease("a", app="calc", task=NEXT, now=3.0)
@@ -90,5 +90,5 @@ def test_spare_that_breaks_while_being_prepared_is_started_anew() -> None:
     pool.spare(NEXT, app="calc", now=1.0)
     pool.broke(0, "gone", now=2.0)
     pool.prepared(0, done=True, now=2.0)
-    assert pool.due(2.0) == [0] and pool.state(0) == "starting"
+    assert pool.starts.due(2.0) == [0] and pool[0].state == "starting"
     pool.check()

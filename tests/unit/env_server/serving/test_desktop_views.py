@@ -1,4 +1,4 @@
-"""What a host tells about its desktops to those who look on."""
+"""The views of a host's desktops."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def make(index: int) -> DesktopDriver:
     return ScriptedDriver(CONFIG)
 
 
-def test_wall_follows_an_episode_and_changes_nothing() -> None:
+def test_views_follow_an_episode_and_change_nothing() -> None:
     service = DesktopService(CONFIG, tasks=TasksConfig(), make=make)
     client = DesktopClient(LocalChannel(service.handle, sender="actor-0:a"), config=CONFIG)
     try:

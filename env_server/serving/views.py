@@ -1,4 +1,4 @@
-"""What each desktop of a host shows, for people who look on: filled from the requests that pass by, costs no desktop anything."""
+"""Views of a host's desktops for displays. They are made of the requests that pass by, and cost no desktop anything."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from computerrl.common.messages import (
     TaskReset,
     TaskStarted,
 )
+from computerrl.env_server.serving.pool import PooledDesktop
 
 
 @dataclass(slots=True)
-class _Scene:
-    """One desktop's latest episode."""
+class _ShownEpisode:
+    """Latest episode of one desktop."""
 
     task: TaskRef
     instruction: str
@@ -37,32 +38,33 @@ class _Scene:
 
 
 @dataclass(slots=True)
-class Wall:
-    """Not thread-safe: the service calls it under its lock."""
+class DesktopViews:
+    """Latest episode of each desktop. Not thread-safe: the service calls it under its lock."""
 
     clock: Callable[[], float]
-    _scenes: dict[int, _Scene] = field(default_factory=dict)
+    _shown: dict[int, _ShownEpisode] = field(default_factory=dict)
 
-    def take(self, desktop: int, request: Message | None, answer: Message) -> None:
-        """``answer`` has just been given to ``request``; others than those of an episode are passed over."""
+    def update(self, desktop: int, request: Message | None, answer: Message) -> None:
+        """Record that ``request`` was answered by ``answer``; requests that belong to no episode are ignored."""
         match request, answer:
             case TaskReset(), TaskStarted():
-                self._scenes[desktop] = _Scene(request.task, answer.instruction, answer.observation, self.clock())
-            case StepRequest(), StepResult() if desktop in self._scenes:
-                scene = self._scenes[desktop]
+                self._shown[desktop] = _ShownEpisode(request.task, answer.instruction, answer.observation, self.clock())
+            case StepRequest(), StepResult() if desktop in self._shown:
+                scene = self._shown[desktop]
                 scene.num_steps += 1
                 scene.action, scene.answer = render_action(request.action), request.answer
                 scene.action_error, scene.observation, scene.seen_at = answer.action_error, answer.observation, self.clock()
-            case EvaluationRequest(), Evaluation() if desktop in self._scenes:
-                self._scenes[desktop].reward = answer.reward
+            case EvaluationRequest(), Evaluation() if desktop in self._shown:
+                self._shown[desktop].reward = answer.reward
 
     def forget(self, desktop: int) -> None:
-        """It broke: what it showed is gone."""
-        self._scenes.pop(desktop, None)
+        """Remove the view of a desktop that broke."""
+        self._shown.pop(desktop, None)
 
-    def view(self, desktop: int, *, state: str, reason: str, holder: str) -> DesktopView:
-        """What is known of ``desktop``; the pool knows the rest."""
-        scene = self._scenes.get(desktop)
+    def view(self, desktop: int, pooled: PooledDesktop) -> DesktopView:
+        """View of ``desktop``, whose place in the pool is ``pooled``."""
+        state, reason, holder = pooled.shown_state, pooled.shown_reason, pooled.holder
+        scene = self._shown.get(desktop)
         if scene is None:
             return DesktopView(desktop, state, reason, holder, None, "", 0, "", "", "", None, None, 0.0)
         return DesktopView(
@@ -82,6 +84,6 @@ class Wall:
         )
 
     def elements(self, desktop: int) -> tuple[Element, ...]:
-        """The tree that the agent saw last."""
-        scene = self._scenes.get(desktop)
+        """Elements of the desktop's latest observation."""
+        scene = self._shown.get(desktop)
         return scene.observation.elements if scene is not None else ()
