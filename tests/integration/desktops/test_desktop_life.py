@@ -16,7 +16,8 @@ import pytest
 from computerrl.common.config import DesktopConfig
 from computerrl.common.errors import DesktopBroken, EnvError
 from computerrl.env_server.driver import SetupStep
-from computerrl.env_server.drivers.guest_driver import START_LIMIT_S, GuestDriver
+from computerrl.env_server.drivers.guest_driver import GuestDriver
+from computerrl.env_server.drivers.guest_process import START_LIMIT_S
 from tests.support.desktops import Player, open_desktop
 from tests.support.tiers import one_in
 

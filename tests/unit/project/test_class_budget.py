@@ -21,7 +21,6 @@ Size = tuple[int, int]
 EXCEPTIONS: dict[tuple[str, str], Size] = {
     ("actor/engines/transformers_engine.py", "TransformersCore"): (297, 19),
     ("actor/prompts/tokenizer.py", "FolderTokenizer"): (174, 22),
-    ("env_server/drivers/guest_driver.py", "GuestDriver"): (313, 26),
     ("env_server/guest/apps/gimp.py", "GimpTools"): (191, 22),
     ("env_server/guest/apps/vlc.py", "VlcTools"): (196, 29),
     ("env_server/guest/desktop.py", "Desktop"): (432, 36),
