@@ -1,9 +1,9 @@
 """The desktop driver protocol and the task contract it serves.
 
 A driver owns one desktop. Every call has a deadline and raises only `TaskFailed`, `DesktopBroken` or `HostBroken` from
-`common.errors`; the pool decides what follows. Task families (``env_server/tasks``) are pure: they turn a seed into a
-`TaskInstance` made of setup steps, an evaluator over named getters and a demonstrator over observations; they never touch
-a process or a file. The contract suite in ``tests/contracts`` runs against every driver.
+`common.errors`; the pool decides about the next step. Task families (``env_server/tasks``) are pure. They turn a seed into a
+`TaskInstance`: setup steps, an evaluator over named getters and a demonstrator over observations. They never touch a process or
+a file. The contract suite in ``tests/contracts`` runs against every driver.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ GetterKind = Literal[
 ]
 
 Getter = Callable[..., Any]
-"""``get(kind, **args)``: reads one fact of the desktop for an evaluator or demonstrator. Kinds and what they return:
+"""``get(kind, **args)`` reads one fact of the desktop for an evaluator or demonstrator. Kinds and their values:
 
 - ``web_page``: ``{"done": bool, "raw_reward": float, "reason": str, "episode_id": int, "fields": dict}``
-- ``web_shapes``: what a picture of the page shows and its accessibility tree does not, for demonstrators: every leaf and shape
-  as ``{"tag", "id", "kind" (class), "text", "color", "picture" (an icon's file name), "x", "y" (centre), "width", "height"}``
-- ``web_result``: what the page of a ``web_file`` keeps in ``window.result``, None before it keeps anything
+- ``web_shapes``: every leaf and shape of the page, for demonstrators, because the accessibility tree lacks most of them:
+  ``{"tag", "id", "kind" (class), "text", "color", "picture" (an icon's file name), "x", "y" (centre), "width", "height"}``
+- ``web_result``: the value of ``window.result`` in the page of a ``web_file``, None before the page sets it
 - ``calc_cells`` (``range="A1:C9"``): rows of cell contents as text (a formula's value, numbers without trailing zeros)
 - ``file_text`` (``path``): the text, or None when there is no such file
-- ``file_bytes`` (``path``): the file as it is, or None when there is no such file
+- ``file_bytes`` (``path``): the file's bytes, or None when there is no such file
 - ``folder_listing`` (``path="."``): sorted relative paths of everything below, folders end with ``/``
-- ``editor_text``: what the editor's window holds now, saved or not
+- ``editor_text``: the text in the editor's window, saved or not
 - ``osworld`` (``call``, and that call's arguments): one call of `env_server.tasks.osworld.desktop.CalledDesktop`; calls act too
-- ``fingerprint``: `guest.fingerprint.take`: what an episode could leave behind, for tests and soaks
+- ``fingerprint``: everything that an episode could leave behind, for tests and soaks (`guest.fingerprint.take`)
 - ``final_action``: the action that ended the episode, ``done``, ``fail`` or empty; known to evaluators only
 - ``outputs``: the instance's `TaskInstance.outputs`; known to evaluators only
-- ``pause`` (``seconds``): None after that time, which is the desktop's and not the judgement's; for evaluators only
+- ``pause`` (``seconds``): None after that time, which does not count as judging time; for evaluators only
 """
 
 
 @dataclass(frozen=True, slots=True)
 class SetupStep:
-    """One thing done to a clean desktop before the agent sees it; all paths are relative to the agent's folder.
+    """One step of a task's set-up on a clean desktop, before the first observation. Paths are relative to the agent's folder.
 
     Kinds and their arguments: ``web_page`` (page: name of a MiniWoB++ task file without ending, seed: int),
     ``web_file`` (path: an .html file put there before, shown in the browser),
@@ -81,27 +81,27 @@ class TaskInstance:
     """One playable instance of a family."""
 
     instruction: str | None
-    """What the agent is told; None: the page says it (``get("web_page")["fields"]["utterance"]`` after the reset)."""
+    """Instruction for the agent; None: it is the page's (``get("web_page")["fields"]["utterance"]`` after the reset)."""
     setup: Sequence[SetupStep]
     evaluate: Callable[[Getter], Evaluation]
     demonstrate: Callable[[str, Observation, Sequence[Action], Getter], Action]
-    """(instruction, observation, actions so far, get) -> next action. The getter is for facts no screen shows."""
+    """Demonstrator: (instruction, observation, actions so far, get) -> next action. The getter is for facts no screen shows."""
     calls_applications: bool = False
-    """``demonstrate`` does; else it is mouse and keyboard alone."""
+    """Whether ``demonstrate`` calls functions of applications; else it uses mouse and keyboard alone."""
     demonstrate_by_hand: Callable[[str, Observation, Sequence[Action], Getter], Action] | None = None
-    """The same with mouse and keyboard alone, where ``demonstrate`` calls applications; None: nobody has shown how."""
+    """Demonstrator with mouse and keyboard alone, where ``demonstrate`` calls applications; None: there is none."""
     judges_giving_up: bool = False
-    """The evaluator decides what a final ``fail()`` is worth (`final_action`); else it is worth nothing: the task can be done."""
+    """Whether the evaluator decides the reward of a final ``fail()`` (`final_action`); else it is 0, as the task can be done."""
     finishes_itself: bool = False
     """The page scores at once; the episode ends without ``done()``."""
     prepare: Callable[[Getter], None] | None = None
-    """Set-up that needs answers of the desktop: carried out through the getter after ``setup``, before the first observation."""
+    """Set-up that needs answers of the desktop. It runs through the getter after ``setup``, before the first observation."""
     outputs: dict[str, str] = field(default_factory=dict)
-    """Printed by commands of ``prepare``, which fills it anew for each episode. Evaluators run in another process and read it by
-    ``get("outputs")``."""
+    """Output of the commands of ``prepare``, which fills it anew for each episode. Evaluators run in another process and read it
+    by ``get("outputs")``."""
     digest: Callable[[], str] | None = None
-    """Hash of all that a foreign task is made of; it is judged untouched before an agent gets it
-    (`env_server.judging.untouched`). None: one of our families."""
+    """Hash of a foreign task's definition. Such a task is judged on an untouched desktop before an agent gets it
+    (`env_server.judging.untouched`). None: the task belongs to one of the product's families."""
 
 
 class DesktopDriver(Protocol):
@@ -109,33 +109,33 @@ class DesktopDriver(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """The outermost process of the desktop; all others are below it. None: it has none."""
+        """Outermost process of the desktop; all others are below it. None: the desktop has no process."""
 
     def reset(self, task: TaskInstance) -> tuple[str, Observation]:
-        """Put the desktop into the task's start state; gives the instruction and the first observation."""
+        """Put the desktop into the task's start state; returns the instruction and the first observation."""
 
     def step(self, action: Action) -> StepResult:
-        """Do one action, wait until the screen is quiet, observe."""
+        """Carry out one action, wait until the screen is quiet, and observe."""
 
     def observe(self) -> Observation:
-        """What is on screen now."""
+        """Observe the present screen."""
 
     def get(self, kind: GetterKind, **args: Any) -> Any:
         """Read one fact, see `Getter`."""
 
     def healthy(self) -> bool:
-        """Does the desktop still answer? Never raises, takes at most a second."""
+        """Whether the desktop still answers. Never raises, takes at most a second."""
 
     def close(self) -> None:
-        """End the desktop and remove everything it left; may be called twice."""
+        """End the desktop and remove all its traces; may be called twice."""
 
 
 class LiveScreen(Protocol):
-    """What drivers offer besides: the screen as it is at this moment, for people and for programs that want pixels."""
+    """The present screen of a desktop, for people and for programs that need pixels."""
 
     def frame(self) -> np.ndarray:
-        """[height, width, 3] uint8 RGB, a copy. Asks nothing of the desktop; from any thread."""
+        """[height, width, 3] uint8 RGB, a copy. Makes no request to the desktop; may be called from any thread."""
 
 
 class LiveDesktop(DesktopDriver, LiveScreen, Protocol):
-    """A desktop whose screen can be watched; every driver here is one."""
+    """A desktop whose screen can be watched; every driver of the product is one."""

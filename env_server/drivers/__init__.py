@@ -1,4 +1,4 @@
-"""Choosing a driver by configuration. Each is imported only when chosen, and none ever stands in for another."""
+"""The choice of a driver by configuration. A driver is imported only when chosen, and none ever stands in for another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a desktop in a container may find around itself. A desktop that finds anything else is not used. Pure."""
+"""Devices, mounts and variables that may exist in a desktop's container. A desktop that finds anything else is not used. Pure."""
 
 from __future__ import annotations
 

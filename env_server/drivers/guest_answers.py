@@ -1,7 +1,7 @@
-"""What a guest may answer. It runs what an agent made it run, so nothing in an answer is taken that was not looked at.
+"""Answers of a guest. A guest runs the agent's programs, so every part of an answer is checked before it is used.
 
 A frame is bounded before it is read (`Wire.receive_frame`), its types and numbers while it is decoded, its texts and its tree
-here. Whatever is wrong with it is `DesktopBroken`: the fault of this desktop, and of no other.
+here. Any fault in it is `DesktopBroken`: the fault of this desktop, and of no other.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _Row = tuple[
 
 
 class GuestAnswer(msgspec.Struct, forbid_unknown_fields=True):
-    """Any answer; which fields count depends on the request. Texts are cut to what anybody reads of them."""
+    """Any answer; the request decides which fields count. Texts are cut to a useful length."""
 
     ready: bool = False
-    """Of the first answer: the desktop can be used."""
+    """Whether the desktop can be used; in the first answer only."""
     start_s: _Seconds = 0.0
     found: msgspec.Raw = msgspec.Raw()
-    """Of the first answer: what the guest found around itself (`guest.confinement.findings`)."""
+    """Surroundings of the guest (`guest.confinement.findings`); in the first answer only."""
     error: Literal["", "task", "broken"] = ""
     message: str = ""
     value: msgspec.Raw = msgspec.Raw()
@@ -51,7 +51,7 @@ class GuestAnswer(msgspec.Struct, forbid_unknown_fields=True):
     tree: _Count = 0
     nodes: Annotated[list[_Row], Meta(max_length=MAX_NODES)] | None = None
     picture: _Count | None = None
-    """The count of changes on screen; every observation has it."""
+    """Number of changes on screen; every observation has it."""
     settled_by: SettledBy = "none"
     settle_s: _Seconds = 0.0
     tree_age_s: _Seconds = 0.0
@@ -77,7 +77,7 @@ def decode(frame: bytes, *, index: int) -> GuestAnswer:
 
 
 def value_of(raw: msgspec.Raw, *, index: int) -> Any:
-    """What a part of an answer that may be anything holds. Raises `DesktopBroken`."""
+    """Value of a part of an answer that may be of any type. Raises `DesktopBroken`."""
     try:
         return json.loads(bytes(raw), object_hook=bytes_from_json)
     except (ValueError, TypeError, RecursionError) as error:
@@ -85,7 +85,7 @@ def value_of(raw: msgspec.Raw, *, index: int) -> Any:
 
 
 def findings_of(raw: msgspec.Raw, *, index: int) -> Findings:
-    """What the guest found around itself. Raises `DesktopBroken`."""
+    """Surroundings of the guest. Raises `DesktopBroken`."""
     try:
         return msgspec.json.decode(raw, type=Findings)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

@@ -1,7 +1,7 @@
-"""What a guest says, on its way into a file of the host: cut, and never more of it than fits.
+"""Standard error of a guest, written to a file of the host at a limited rate and length.
 
-Whatever runs in the desktop can write there, so the file is evidence of nothing; only what came before the guest was ready, from
-programs of ours, says why a start failed.
+Every program in the desktop can write there, so the file proves nothing. Only output from before the guest was ready, which is
+that of the product's own programs, explains a start that failed.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pathlib import Path
 from computerrl.common.errors import HostBroken
 
 FILE_LIMIT = 4 << 20
-"""Bytes after which a file makes room for a new one; the one before is kept beside it."""
+"""Bytes after which a new file is begun; the one before is kept beside it."""
 BYTES_PER_S = 1 << 20
-"""Faster it is not read: a guest that floods waits itself."""
+"""Maximum rate at which it is read: a guest that floods has to wait itself."""
 _TAIL_CHUNKS = 8
 _CHUNK = 4096
 
 
 class GuestLog:
-    """One start of one desktop: a pipe for its standard error and a thread that writes down what comes."""
+    """Log of one start of one desktop: a pipe for its standard error and a thread that copies it into the file."""
 
     def __init__(self, folder: Path, index: int) -> None:
         """Raises `HostBroken` when the file cannot be written."""
@@ -40,12 +40,12 @@ class GuestLog:
         self._thread = threading.Thread(target=self._pump, name=f"desktop-{index}-log", daemon=True)
 
     def begin(self) -> None:
-        """The guest has ``writer`` now."""
+        """Start copying; the guest has ``writer`` now."""
         os.close(self.writer)
         self._thread.start()
 
     def tail(self, *, wait_s: float) -> str:
-        """The last that came, at most 32 KiB. ``wait_s``: how long its writers may take to end."""
+        """Last output, at most 32 KiB. ``wait_s``: time that its writers have to end."""
         self._thread.join(wait_s)
         return b"".join(self._tail).decode(errors="replace")
 

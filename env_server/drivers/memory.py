@@ -1,4 +1,4 @@
-"""What a desktop takes of the host: memory, processes, sessions, open files. Without cgroups, which batch jobs rarely have."""
+"""A desktop's use of the host: memory, processes, sessions, open files. No cgroups are needed: batch jobs rarely have them."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _pss_kb(pid: int) -> int:
 
 
 class ResourceWatcher:
-    """A thread that looks at all desktops and reports those that take more memory, processes or files than they may."""
+    """A thread that checks all desktops and reports those that exceed their limits of memory, processes or files."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""From the guest's accessibility nodes to the rows an agent sees: ComputerRL's rules, states, and numbers that stay.
+"""Elements of an observation, made of the guest's accessibility nodes: ComputerRL's rules, states, and stable numbers.
 
 Pure: nodes in, `Element` rows out; `Numbering` is the only state and lives for one task. The rules follow ComputerRL's
 evaluation code (roles kept, what must be showing, near-duplicates removed), with three changes: states are shown, an element

@@ -1,7 +1,7 @@
-"""The screenshot store: every picture once, in append-only segment files.
+"""The screenshot store: every screenshot once, in append-only segment files.
 
 Millions of small files would choke a parallel file system, and most screens repeat (the same start screen for a whole group, no
-change after a wrong click), so pictures are found by a hash of their raw pixels before anything is encoded. Several desktops'
+change after a wrong click), so screenshots are found by a hash of their raw pixels before anything is encoded. Several desktops'
 threads use one store at a time; every env_server process writes segments of its own.
 """
 

@@ -197,7 +197,7 @@ class Hub:
                 session.act(lambda: self._pointed(command))
 
     def _pointed(self, command: commands.Command) -> Action:
-        elements = self._session.elements
+        elements = self._session.episode.elements
         match command:
             case commands.Click(x=x, y=y, button=button, count=count, exact=exact):
                 return pointing.click(elements, x, y, button=button, count=count, exact=exact)
@@ -231,12 +231,12 @@ class Hub:
 
     async def _tell(self, viewer: _Viewer) -> None:
         """What this page does not know yet; the state last, so that it never runs ahead of what it is about."""
-        session = self._session
-        state = {"kind": "state", "busy": self._num_pending > 0, "choice": self._choice, **session.state()}
-        if viewer.observation is not session.observation:
-            viewer.observation = session.observation
-            await viewer.socket.send_str(json.dumps({"kind": "screen", **session.screen()}))
-        entries, fresh = session.entries, viewer.log is not session.entries
+        state = {"kind": "state", "busy": self._num_pending > 0, "choice": self._choice, **self._session.state()}
+        episode = self._session.episode
+        if viewer.observation is not episode.observation:
+            viewer.observation = episode.observation
+            await viewer.socket.send_str(json.dumps({"kind": "screen", **episode.screen()}))
+        entries, fresh = episode.entries, viewer.log is not episode.entries
         if fresh or len(entries) > viewer.num_entries:
             news = entries[0 if fresh else viewer.num_entries :]
             viewer.log, viewer.num_entries = entries, len(entries)
@@ -291,7 +291,7 @@ class Hub:
             unread = self._num_frames != self._num_frames_read
             if unread and not self._num_pending and now - self._changed_at > _LOOK_AFTER_S:
                 acted_at = self._acted_at
-                self._submit(self._session.look)
+                self._submit(self._session.observe)
                 self._acted_at = acted_at  # looking is no activity
             active = now - max(self._changed_at, self._acted_at) < _ACTIVE_S
             await asyncio.sleep(QUICK_S if active else SLOW_S)

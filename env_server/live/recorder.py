@@ -1,4 +1,4 @@
-"""What a person did on one task instance, kept as a demonstration. Reads the date, writes no file, asks no desktop."""
+"""A person's actions on one task instance as a demonstration. Reads the date; writes no file and makes no request."""
 
 from __future__ import annotations
 
@@ -18,49 +18,55 @@ _DONE = Action(name="done", args={})
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
-    """One action that was done, and what was on screen before."""
+class PerformedAction:
+    """One action that was carried out, and the screen before it."""
 
     action: Action
     observation: Observation
     picture: bytes
-    """WebP; empty: none."""
+    """Screen as WebP; empty: none."""
 
 
 def to_recording(
-    task: TaskRef, instruction: str, deeds: Sequence[Deed], *, last: Observation, finished_itself: bool, desktop: str
+    task: TaskRef,
+    instruction: str,
+    performed: Sequence[PerformedAction],
+    *,
+    last: Observation,
+    finished_itself: bool,
+    desktop: str,
 ) -> Recording:
-    """The demonstration that ``deeds`` make; ``last`` is what the screen shows now. Raises `ValueError` for one that gives up."""
-    steps = tuple(_step(deed) for deed in joined(deeds))
+    """The demonstration made of ``performed``; ``last``: present observation. Raises `ValueError` for one that gives up."""
+    steps = tuple(_step(one) for one in joined(performed))
     if steps and is_final(steps[-1]):
         if steps[-1].action_text.startswith("fail"):
             raise ValueError("the task was given up with fail(): that teaches nothing")
     elif not finished_itself:
-        steps = (*steps, _step(Deed(_DONE, last, b"")))
+        steps = (*steps, _step(PerformedAction(_DONE, last, b"")))
     return Recording(
         version=FORMAT_VERSION, task=task, instruction=instruction, steps=steps, recorded_at=time.time(), desktop=desktop
     )
 
 
-def joined(deeds: Sequence[Deed]) -> list[Deed]:
-    """``deeds`` with what was typed in several goes as one action: where a person paused says nothing."""
-    found: list[Deed] = []
-    for deed in deeds:
+def joined(performed: Sequence[PerformedAction]) -> list[PerformedAction]:
+    """``performed`` with consecutive typing as one action: a person's pauses mean nothing."""
+    found: list[PerformedAction] = []
+    for one in performed:
         before = found[-1].action if found else None
-        if before is not None and before.name == deed.action.name == "type" and not before.args.get("enter"):
-            text = before.args["text"] + deed.action.args["text"]
-            found[-1] = replace(found[-1], action=Action(name="type", args={**deed.action.args, "text": text}))
+        if before is not None and before.name == one.action.name == "type" and not before.args.get("enter"):
+            text = before.args["text"] + one.action.args["text"]
+            found[-1] = replace(found[-1], action=Action(name="type", args={**one.action.args, "text": text}))
         else:
-            found.append(deed)
+            found.append(one)
     return found
 
 
-def _step(deed: Deed) -> RecordedStep:
+def _step(one: PerformedAction) -> RecordedStep:
     return RecordedStep(
-        action_text=render_action(deed.action),
-        targets=_targets(deed.action, deed.observation.elements),
-        observation=structs.replace(deed.observation, screenshot=None),
-        picture=base64.b64encode(deed.picture).decode("ascii"),
+        action_text=render_action(one.action),
+        targets=_targets(one.action, one.observation.elements),
+        observation=structs.replace(one.observation, screenshot=None),
+        picture=base64.b64encode(one.picture).decode("ascii"),
     )
 
 

@@ -1,21 +1,18 @@
-"""One desktop and one person: what is on screen, what was done, how it scored. No sockets.
+"""One desktop and one person: the task on screen, the actions performed, the score. No sockets.
 
-    page's command ──► LiveSession ──► DesktopClient ──► DesktopService ──► driver
+    page's command ──► LiveSession ──► LeasedDesktop ──► DesktopService ──► driver
                                         (the requests an actor makes: lease, reset, step, evaluate)
 
-Calls block and come one at a time, from one thread; `frame`, `state` and `close` from any. When the desktop breaks the session
-says so and waits for `restart`: nothing is repaired behind a person's back.
+Calls block and come one at a time, from one thread; `frame`, `state` and `close` from any. When the desktop breaks, the session
+reports it and waits for `restart`: nothing is repaired without the person.
 """
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import threading
 import time
-import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,27 +22,18 @@ from msgspec import to_builtins
 from computerrl.common import log
 from computerrl.common.actions import FINAL_ACTIONS, ActionSyntaxError, parse_action, render_action
 from computerrl.common.config import DesktopConfig, TasksConfig
-from computerrl.common.errors import ComputerRLError, DesktopBroken, EnvError, HostBroken, NoDesktop, PeerTimeout, TaskFailed
-from computerrl.common.messages import Action, Element, Evaluation, Lease, Observation, TaskRef
+from computerrl.common.errors import ComputerRLError, DesktopBroken, EnvError, NoDesktop, PeerTimeout, TaskFailed
+from computerrl.common.messages import Action, Element, Evaluation, Observation, TaskRef
 from computerrl.common.run_files.recordings import write_recording
-from computerrl.common.wire.transport import LocalChannel
-from computerrl.env_server.client import DesktopClient
-from computerrl.env_server.driver import DesktopDriver, LiveDesktop
-from computerrl.env_server.drivers import make_driver
+from computerrl.env_server.live.desktop import LeasedDesktop
 from computerrl.env_server.live.picture import encode
 from computerrl.env_server.live.pointing import NothingThere
-from computerrl.env_server.live.recorder import Deed, to_recording
-from computerrl.env_server.serving.fleet import START_LIMIT_S, ServiceTimes
-from computerrl.env_server.serving.service import DesktopService
+from computerrl.env_server.live.recorder import PerformedAction, to_recording
 
 Phase = Literal["starting", "ready", "broken", "closed"]
 
 _NO_TIME_LIMIT_S = 1e7
-"""Of the lease: a person may think for as long as they like."""
-_LEASE_WAIT_S = 0.5
-"""How soon it is noticed that the desktop does not start."""
-_CLOSE_LIMIT_S = 1.5
-_HOLDER = "page"
+"""Time limit of the lease: a person may think for as long as they like."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,298 +46,262 @@ class Entry:
     duration_ms: int
 
 
+@dataclass(slots=True)
+class LiveEpisode:
+    """One task instance as a person plays it."""
+
+    task: TaskRef | None = None
+    instruction: str = ""
+    observation: Observation | None = None
+    finished: bool = False
+    finished_itself: bool = False
+    """Whether the task ended without a final action."""
+    verdict: Evaluation | None = None
+    saved: str = ""
+    """Place of the saved demonstration; empty when it was not saved."""
+    performed: list[PerformedAction] = field(default_factory=list)
+    """Actions that were carried out without an error."""
+    entries: list[Entry] = field(default_factory=list)
+    """Log of all actions; another list means another log."""
+
+    @property
+    def elements(self) -> tuple[Element, ...]:
+        """Elements of the latest observation, to which targets refer."""
+        return self.observation.elements if self.observation else ()
+
+    def add_entry(self, text: str, error: str, result: str = "", duration_s: float = 0.0) -> None:
+        """Add a line to the log."""
+        self.entries.append(Entry(text, error, result, round(1000 * duration_s)))
+
+    def screen(self) -> dict[str, Any]:
+        """The accessibility tree, JSON-ready."""
+        seen = self.observation
+        if seen is None:
+            return {"app": "", "title": "", "elements": []}
+        return {"app": seen.app, "title": seen.window_title, "elements": to_builtins(seen.elements)}
+
+    def state(self) -> dict[str, Any]:
+        """Everything but screenshot, elements and log, JSON-ready."""
+        return {
+            "task": to_builtins(self.task) if self.task else None,
+            "instruction": self.instruction,
+            "finished": self.finished,
+            "verdict": to_builtins(self.verdict) if self.verdict else None,
+            "saved": self.saved,
+            "num_actions": len(self.performed),
+        }
+
+
 class LiveSession:
-    """See the module's docstring. ``recordings``: the folder that `save` writes to."""
+    """See the module's docstring. ``recordings``: folder that `save` writes to."""
 
     def __init__(self, config: DesktopConfig, *, recordings: Path, tasks: TasksConfig | None = None) -> None:
         self.config = config.model_copy(
-            # No store: the picture comes straight from the screen.
+            # No screenshot store: the picture comes straight from the screen.
             update={"num_desktops": 1, "observation": "tree", "lease_time_limit_s": _NO_TIME_LIMIT_S}
         )
         self.tasks = tasks or TasksConfig()
+        self.episode = LiveEpisode()
+        self.reason = ""
+        """Reason why the desktop is broken, or why the task could not be set up or saved."""
         self._recordings = recordings
-        self._folder = Path()
-        """For logs, removed at the end."""
-        self._remove_folder: Callable[[], object] | None = None
-        self._service: DesktopService | None = None
-        self._client: DesktopClient | None = None
-        self._lease: Lease | None = None
-        self._driver: LiveDesktop | None = None
-        self._make_error: ComputerRLError | None = None
-        """Why it did not start."""
+        self._desktop: LeasedDesktop | None = None
         self._closed = threading.Event()
         self._phase: Phase = "starting"
-        self.reason = ""
-        """Why it is broken, or why the task could not be set up."""
-        self.task: TaskRef | None = None
-        self.entries: list[Entry] = []
-        self._forget()
 
-    def _forget(self) -> None:
-        self.instruction = ""
-        self.observation: Observation | None = None
-        self.finished = False
-        self.finished_itself = False
-        self.verdict: Evaluation | None = None
-        self.saved = ""
-        self.deeds: list[Deed] = []
-
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- life
 
     @property
     def phase(self) -> Phase:
-        """Where its life stands; closed for good, whatever a start in another thread is just doing."""
+        """Present phase. It is `closed` for good, even while another thread is starting the desktop."""
         return "closed" if self._closed.is_set() else self._phase
 
     def start(self, family: str, seed: int) -> None:
         """Start the desktop with that task on screen. Errors become the phase `broken`."""
         self._phase, self.reason = "starting", ""
-        self.task = None
+        self.episode.task = None
         try:
-            self._lease_desktop()
+            self._start_desktop()
         except ComputerRLError as error:
-            self._broke(error)
+            self._break(error)
             return
         self._phase = "ready"
         self.choose(family, seed)
 
     def restart(self, family: str, seed: int) -> None:
-        """Another desktop in place of this one."""
+        """Replace the desktop by another one."""
         self._phase, self.reason = "starting", ""
-        self._end()
+        self._end_desktop()
         if not self._closed.is_set():
             self.start(family, seed)
 
     def close(self) -> None:
         """End the desktop, from any thread and at any time; may be called twice."""
         self._closed.set()
-        self._end()
+        self._end_desktop()
 
     def check(self) -> None:
-        """Notice a desktop that died while nobody used it."""
-        if self.phase == "ready" and self._driver is not None and not self._driver.healthy():
-            self._broke(DesktopBroken("the desktop has ended or does not answer"))
+        """Notice a desktop that died while it was not used."""
+        desktop = self._desktop
+        if self.phase == "ready" and desktop is not None and not desktop.healthy():
+            self._break(DesktopBroken("the desktop has ended or does not answer"))
 
-    def _lease_desktop(self) -> None:
+    def _start_desktop(self) -> None:
         if self._closed.is_set():
             raise NoDesktop("the session has been closed")
-        self._folder = Path(tempfile.mkdtemp(prefix="computerrl-desktop-"))
-        # Also when the process ends in the middle of a start.
-        self._remove_folder = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        self._make_error = None
-        service = self._service = DesktopService(
-            self.config, tasks=self.tasks, make=self._make_once(), times=ServiceTimes(lease_wait_s=_LEASE_WAIT_S)
-        )
-        client = self._client = DesktopClient(LocalChannel(service.handle), config=self.config)
+        desktop = self._desktop = LeasedDesktop(self.config, self.tasks)
         if self._closed.is_set():
-            self._end()
-        deadline = time.monotonic() + START_LIMIT_S
-        while True:
-            try:
-                self._lease = client.lease(_HOLDER)
-                return
-            except (NoDesktop, HostBroken) as error:
-                if self._make_error is not None:
-                    raise self._make_error from error
-                if self._closed.is_set() or time.monotonic() >= deadline:
-                    raise DesktopBroken(f"did not start: {error}") from error
+            self._end_desktop()
+        desktop.await_start()
 
-    def _make_once(self) -> Callable[[int], DesktopDriver]:
-        """What makes the desktop. The service would replace a broken one by itself; here a person is asked first."""
-        asked = threading.Event()
+    def _end_desktop(self) -> None:
+        desktop, self._desktop = self._desktop, None
+        if desktop is not None:
+            desktop.close()
 
-        def make(index: int) -> DesktopDriver:
-            if asked.is_set():
-                raise DesktopBroken("another desktop is started only when asked for")
-            asked.set()
-            try:
-                self._driver = make_driver(self.config, index=index, folder=self._folder, screenshots=None)
-            except ComputerRLError as error:
-                self._make_error = error
-                raise
-            return self._driver
-
-        return make
-
-    def _end(self) -> None:
-        service, self._service = self._service, None
-        remove_folder, self._remove_folder = self._remove_folder, None
-        self._driver = self._lease = self._client = None
-        if service is not None:
-            service.close(limit_s=_CLOSE_LIMIT_S)
-        if remove_folder is not None:
-            remove_folder()
-
-    def _broke(self, error: ComputerRLError) -> None:
+    def _break(self, error: ComputerRLError) -> None:
         if self._closed.is_set():
             return
         log.get_logger().warning("desktop.broke", error=error.code, reason=str(error))
         self._phase, self.reason = "broken", str(error)
-        self._end()
+        self._end_desktop()
 
-    # --- tasks -------------------------------------------------------------------------------------------------------
+    # --- tasks
 
     def choose(self, family: str, seed: int) -> None:
-        """Put that task on screen; what was done before is forgotten."""
-        if self.phase != "ready" or self._client is None or self._lease is None:
+        """Put that task on screen and begin a new episode."""
+        desktop = self._desktop
+        if self.phase != "ready" or desktop is None:
             return
-        self._forget()
-        self.entries = []
+        task = TaskRef(family, seed, self.tasks.split_of(seed) or "demonstration")
+        episode = self.episode = LiveEpisode(task)
         self.reason = ""
-        self.task = TaskRef(family, seed, self.tasks.split_of(seed) or "demonstration")
         try:
-            started = self._client.reset(self._lease, self.task)
+            started = desktop.reset(task)
         except TaskFailed as error:
             self.reason = str(error)
         except (EnvError, PeerTimeout) as error:
-            self._broke(error)
+            self._break(error)
         else:
-            self.instruction, self.observation = started.instruction, started.observation
+            episode.instruction, episode.observation = started.instruction, started.observation
 
     def score(self) -> None:
-        """Ask the evaluator; ``verdict`` holds what it says."""
-        if self.observation is None or self._client is None or self._lease is None or self.phase != "ready":
+        """Run the evaluator; the episode's ``verdict`` holds the result."""
+        desktop = self._desktop
+        if self.episode.observation is None or desktop is None or self.phase != "ready":
             return
         try:
-            self.verdict = self._client.evaluate(self._lease)
+            self.episode.verdict = desktop.evaluate()
         except TaskFailed as error:
             self.reason = str(error)
         except (EnvError, PeerTimeout) as error:
-            self._broke(error)
+            self._break(error)
 
     def save(self) -> None:
-        """Keep what was done as a demonstration; ``saved`` says where, or ``reason`` why not."""
-        self.saved, self.reason = "", self._why_not_saved()
-        if self.reason or self.task is None or self.observation is None:
+        """Save the episode as a demonstration. Its ``saved`` holds the place, or ``reason`` why it was not saved."""
+        episode = self.episode
+        episode.saved, self.reason = "", self._why_not_saved()
+        if self.reason or episode.task is None or episode.observation is None:
             return
-        desktop = f"{self.config.driver}:{self.config.image}"
         try:
             recording = to_recording(
-                self.task,
-                self.instruction,
-                self.deeds,
-                last=self.observation,
-                finished_itself=self.finished_itself,
-                desktop=desktop,
+                episode.task,
+                episode.instruction,
+                episode.performed,
+                last=episode.observation,
+                finished_itself=episode.finished_itself,
+                desktop=f"{self.config.driver}:{self.config.image}",
             )
             path = write_recording(self._recordings, recording)
         except (ValueError, OSError) as error:
             self.reason = f"not saved: {error}"
             return
         num_actions = len(recording.steps)
-        self.saved = f"{path} ({num_actions} actions: replayed where tasks.max_steps is at least {num_actions})"
+        episode.saved = f"{path} ({num_actions} actions: replayed where tasks.max_steps is at least {num_actions})"
 
     def _why_not_saved(self) -> str:
-        if self.phase != "ready" or self.task is None or not self.deeds:
+        task = self.episode.task
+        if self.phase != "ready" or task is None or not self.episode.performed:
             return "not saved: nothing was done yet"
-        if self.task.split != "demonstration":
+        if task.split != "demonstration":
             first, past_last = self.tasks.demonstration_seeds
             return (
-                f"not saved: seed {self.task.seed} is kept for {self.task.split}; "
+                f"not saved: seed {task.seed} is kept for {task.split}; "
                 f"demonstrations are for the seeds {first} to {past_last - 1}"
             )
         self.score()
-        if self.verdict is None or not self.verdict.success:
-            return f"not saved: the task is not solved ({self.verdict.detail if self.verdict else self.reason})"
+        verdict = self.episode.verdict
+        if verdict is None or not verdict.success:
+            return f"not saved: the task is not solved ({verdict.detail if verdict else self.reason})"
         return ""
 
-    # --- actions -----------------------------------------------------------------------------------------------------
-
-    @property
-    def elements(self) -> tuple[Element, ...]:
-        """What targets refer to."""
-        return self.observation.elements if self.observation else ()
+    # --- actions
 
     def act(self, action: Action | str | Callable[[], Action]) -> None:
-        """Do an action: parsed, as text, or made when its turn has come (from ``elements`` of that moment)."""
-        if self.phase != "ready" or self.observation is None:
+        """Carry out an action: a parsed one, a text, or one made from the episode's elements when its turn has come."""
+        episode, desktop = self.episode, self._desktop
+        if self.phase != "ready" or episode.observation is None or desktop is None:
             return
         try:
             parsed = parse_action(action) if isinstance(action, str) else action if isinstance(action, Action) else action()
             text = render_action(parsed)
         except (ActionSyntaxError, NothingThere) as error:
-            self._note(action if isinstance(action, str) else "", str(error))
+            episode.add_entry(action if isinstance(action, str) else "", str(error))
             return
-        if self.finished:
-            self._note(text, "the task has ended: start it again, or choose another")
+        if episode.finished:
+            episode.add_entry(text, "the task has ended: start it again, or choose another")
         elif parsed.name in FINAL_ACTIONS:
-            self._keep(parsed)
-            self._note(text, "")
+            episode.performed.append(self._performed(parsed, episode.observation))
+            episode.add_entry(text, "")
             self._finish()
         else:
-            self._step(parsed, text)
+            self._step(desktop, self._performed(parsed, episode.observation), text)
 
-    def look(self) -> None:
-        """Read the screen again: it changed by itself."""
-        if self.phase != "ready" or self.observation is None or self._driver is None:
+    def observe(self) -> None:
+        """Observe the screen again, because it changed by itself."""
+        desktop = self._desktop
+        if self.phase != "ready" or self.episode.observation is None or desktop is None:
             return
         try:
-            self.observation = self._driver.observe()
+            self.episode.observation = desktop.observe()
         except TaskFailed:
             return
         except EnvError as error:
-            self._broke(error)
+            self._break(error)
 
-    def _step(self, action: Action, text: str) -> None:
-        assert self._client is not None and self._lease is not None
-        deed = self._deed(action)
-        began = time.monotonic()
+    def _step(self, desktop: LeasedDesktop, performed: PerformedAction, text: str) -> None:
+        episode, began = self.episode, time.monotonic()
         try:
-            result = self._client.step(self._lease, action)
-        except TaskFailed as error:
-            self._note(text, str(error))
-            return
+            result = desktop.step(performed.action)
         except (EnvError, PeerTimeout) as error:
-            self._note(text, str(error))
-            self._broke(error)
+            episode.add_entry(text, str(error))
+            if not isinstance(error, TaskFailed):
+                self._break(error)
             return
-        self.observation = result.observation
-        self.verdict, self.reason, self.saved = None, "", ""
-        self._note(text, result.action_error, result.observation.result, time.monotonic() - began)
+        episode.observation = result.observation
+        episode.verdict, self.reason, episode.saved = None, "", ""
+        episode.add_entry(text, result.action_error, result.observation.result, time.monotonic() - began)
         if not result.action_error:
-            self.deeds.append(deed)
+            episode.performed.append(performed)
         if result.finished:
-            self.finished_itself = True
+            episode.finished_itself = True
             self._finish()
 
     def _finish(self) -> None:
-        self.finished = True
+        self.episode.finished = True
         self.score()
 
-    def _keep(self, action: Action) -> None:
-        self.deeds.append(self._deed(action))
-
-    def _deed(self, action: Action) -> Deed:
-        assert self.observation is not None
+    def _performed(self, action: Action, observation: Observation) -> PerformedAction:
         frame = self.frame()
-        return Deed(action, self.observation, b"" if frame is None else encode(frame))
+        return PerformedAction(action, observation, b"" if frame is None else encode(frame))
 
-    def _note(self, text: str, error: str, result: str = "", duration_s: float = 0.0) -> None:
-        self.entries.append(Entry(text, error, result, round(1000 * duration_s)))
-
-    # --- for the page ------------------------------------------------------------------------------------------------
+    # --- for the page
 
     def frame(self) -> np.ndarray | None:
-        """The screen now, None while there is none."""
-        driver = self._driver
-        return None if driver is None else driver.frame()
+        """The present screen, None while there is none."""
+        desktop = self._desktop
+        return None if desktop is None else desktop.frame()
 
     def state(self) -> dict[str, Any]:
-        """All but picture, elements and log, JSON-ready."""
-        return {
-            "phase": self.phase,
-            "reason": self.reason,
-            "task": to_builtins(self.task) if self.task else None,
-            "instruction": self.instruction,
-            "finished": self.finished,
-            "verdict": to_builtins(self.verdict) if self.verdict else None,
-            "saved": self.saved,
-            "num_actions": len(self.deeds),
-        }
-
-    def screen(self) -> dict[str, Any]:
-        """What the accessibility tree says, JSON-ready."""
-        seen = self.observation
-        if seen is None:
-            return {"app": "", "title": "", "elements": []}
-        return {"app": seen.app, "title": seen.window_title, "elements": to_builtins(seen.elements)}
+        """Phase and episode without screenshot, elements and log, JSON-ready."""
+        return {"phase": self.phase, "reason": self.reason, **self.episode.state()}

@@ -17,7 +17,7 @@ from computerrl.common.messages import Element, TaskRef
 from computerrl.common.run_files.recordings import RecordedTarget
 from computerrl.env_server.live import commands, picture, pointing
 from computerrl.env_server.live.hub import signature
-from computerrl.env_server.live.recorder import Deed, joined, to_recording
+from computerrl.env_server.live.recorder import PerformedAction, joined, to_recording
 from tests.support.data.actor_data import make_observation
 
 
@@ -81,32 +81,32 @@ def test_every_click_is_a_well_formed_action(x: int, y: int, *, exact: bool, cou
 TASK = TaskRef("calc-set-cell", 3, "demonstration")
 
 
-def deed(text: str, *elements: Element, picture_bytes: bytes = b"") -> Deed:
-    return Deed(parse_action(text), make_observation(*elements), picture_bytes)
+def done(text: str, *elements: Element, picture_bytes: bytes = b"") -> PerformedAction:
+    return PerformedAction(parse_action(text), make_observation(*elements), picture_bytes)
 
 
-def record(*deeds: Deed, finished_itself: bool = False) -> list[str]:
-    made = to_recording(TASK, "do it", deeds, last=make_observation(), finished_itself=finished_itself, desktop="x")
+def record(*performed: PerformedAction, finished_itself: bool = False) -> list[str]:
+    made = to_recording(TASK, "do it", performed, last=make_observation(), finished_itself=finished_itself, desktop="x")
     return [step.action_text for step in made.steps]
 
 
 def test_recording_ends_with_done_unless_the_task_ends_itself() -> None:
-    assert record(deed("wait()")) == ["wait()", "done()"]
-    assert record(deed("wait()"), deed("done()")) == ["wait()", "done()"]
-    assert record(deed("wait()"), finished_itself=True) == ["wait()"]
+    assert record(done("wait()")) == ["wait()", "done()"]
+    assert record(done("wait()"), done("done()")) == ["wait()", "done()"]
+    assert record(done("wait()"), finished_itself=True) == ["wait()"]
     with pytest.raises(ValueError, match="given up"):
-        record(deed("fail()"))
+        record(done("fail()"))
 
 
 def test_recording_joins_what_was_typed_with_pauses() -> None:
-    typed = [deed('type("he")'), deed('type("llo", enter=True)'), deed('type("x")'), deed('key("tab")'), deed('type("y")')]
+    typed = [done('type("he")'), done('type("llo", enter=True)'), done('type("x")'), done('key("tab")'), done('type("y")')]
     assert [render_action(one.action) for one in joined(typed)] == ['type("hello", True)', 'type("x")', 'key("tab")', 'type("y")']
 
 
 def test_recording_keeps_elements_and_picture() -> None:
-    shown = deed('click("Go")', BUTTON, picture_bytes=b"webp")
-    pixels, dragged = deed("click(1, 2)", BUTTON), deed('drag("Go", 3)', BUTTON, ROW)
-    copied = deed('files.copy("Go", "row")', BUTTON, ROW)
+    shown = done('click("Go")', BUTTON, picture_bytes=b"webp")
+    pixels, dragged = done("click(1, 2)", BUTTON), done('drag("Go", 3)', BUTTON, ROW)
+    copied = done('files.copy("Go", "row")', BUTTON, ROW)
     steps = to_recording(
         TASK, "do it", [shown, pixels, dragged, copied], last=make_observation(), finished_itself=False, desktop="x"
     ).steps

@@ -36,8 +36,8 @@ def session(tmp_path: Path) -> Iterator[LiveSession]:
 
 
 def click_on(session: LiveSession, text: str) -> None:
-    element = next(element for element in session.elements if element.text == text)
-    session.act(lambda: pointing.click(session.elements, element.x, element.y))
+    element = next(element for element in session.episode.elements if element.text == text)
+    session.act(lambda: pointing.click(session.episode.elements, element.x, element.y))
 
 
 # --- the session -----------------------------------------------------------------------------------------------------
@@ -45,15 +45,18 @@ def click_on(session: LiveSession, text: str) -> None:
 
 def test_session_task_solved_by_pointing_is_scored_and_saved(session: LiveSession, tmp_path: Path) -> None:
     session.start("web-click-button", 4)
-    assert session.phase == "ready" and session.task == TaskRef("web-click-button", 4, "demonstration")
-    wanted = session.instruction.split('"')[1]
+    assert session.phase == "ready" and session.episode.task == TaskRef("web-click-button", 4, "demonstration")
+    wanted = session.episode.instruction.split('"')[1]
     session.act("click(999)")
     click_on(session, wanted)
-    assert session.finished and session.verdict is not None and session.verdict.reward == 1.0
-    assert [(entry.text, bool(entry.error)) for entry in session.entries] == [("click(999)", True), (f'click("{wanted}")', False)]
+    assert session.episode.finished and session.episode.verdict is not None and session.episode.verdict.reward == 1.0
+    assert [(entry.text, bool(entry.error)) for entry in session.episode.entries] == [
+        ("click(999)", True),
+        (f'click("{wanted}")', False),
+    ]
     session.save()
     path = tmp_path / "demos" / "web-click-button-4.json"
-    assert session.reason == "" and str(path) in session.saved
+    assert session.reason == "" and str(path) in session.episode.saved
     recording = read_recording(path)
     assert [step.action_text for step in recording.steps] == [f'click("{wanted}")'], "what could not be done is left out"
     assert recording.steps[0].picture and recording.steps[0].targets["target"].text == wanted
@@ -61,14 +64,14 @@ def test_session_task_solved_by_pointing_is_scored_and_saved(session: LiveSessio
 
 def test_session_recording_replayed_on_a_fresh_desktop_solves_the_task(session: LiveSession, tmp_path: Path) -> None:
     session.start("calc-type-cell", 7)
-    words = session.instruction.split()
+    words = session.episode.instruction.split()
     click_on(session, words[3])
     for part in words[-1].rstrip("."):
         session.act(Action(name="type", args={"text": part, "enter": False}))
     session.act('key("enter")')
     session.act("done()")
     session.save()
-    assert session.saved, session.reason
+    assert session.episode.saved, session.reason
     task = TaskRef("calc-type-cell", 7, "demonstration")
     tasks = TasksConfig(recordings=str(tmp_path / "demos"))
     instance = with_recording(task_instance(task, tasks=tasks), task, tasks=tasks)
@@ -103,34 +106,34 @@ def test_session_saves_only_what_may_be_learned_from(
     if act:
         session.act(act)
     session.save()
-    assert reason in session.reason and not session.saved and not (tmp_path / "demos").exists()
+    assert reason in session.reason and not session.episode.saved and not (tmp_path / "demos").exists()
 
 
 def test_session_after_the_end_does_nothing_until_begun_again(session: LiveSession) -> None:
     session.start("files-move", 1)
     session.act("done()")
-    assert session.finished and session.verdict is not None and session.verdict.reward == 0.0
+    assert session.episode.finished and session.episode.verdict is not None and session.episode.verdict.reward == 0.0
     session.act("wait()")
-    assert "has ended" in session.entries[-1].error
+    assert "has ended" in session.episode.entries[-1].error
     session.choose("files-move", 1)
-    assert not session.finished and session.entries == [] and session.verdict is None
+    assert not session.episode.finished and session.episode.entries == [] and session.episode.verdict is None
 
 
 def test_session_mistakes_are_log_lines(session: LiveSession) -> None:
     session.start("files-move", 1)
     session.act("__import__('os').system('true')")
-    session.act(lambda: pointing.drag(session.elements, (799, 599), (798, 598)))
-    assert "unknown action" in session.entries[0].error or "not" in session.entries[0].error
-    assert "there is none" in session.entries[1].error
-    assert session.phase == "ready" and session.deeds == []
+    session.act(lambda: pointing.drag(session.episode.elements, (799, 599), (798, 598)))
+    assert "unknown action" in session.episode.entries[0].error or "not" in session.episode.entries[0].error
+    assert "there is none" in session.episode.entries[1].error
+    assert session.phase == "ready" and session.episode.performed == []
 
 
 def test_session_instance_that_does_not_exist_leaves_the_desktop_usable(session: LiveSession) -> None:
     session.start("files-move", 99_999_999)
-    assert session.phase == "ready" and "outside" in session.reason and session.observation is None
+    assert session.phase == "ready" and "outside" in session.reason and session.episode.observation is None
     session.act("wait()")
     session.choose("files-move", 2)
-    assert session.reason == "" and session.instruction
+    assert session.reason == "" and session.episode.instruction
 
 
 class DyingDesktops:
@@ -138,7 +141,7 @@ class DyingDesktops:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from computerrl.env_server import drivers
-        from computerrl.env_server.live import session as live
+        from computerrl.env_server.live import desktop as live
 
         self.made: list[LiveDesktop] = []
 
@@ -174,11 +177,13 @@ def test_session_broken_desktop_says_so_and_is_restarted_when_asked(
     session.choose("files-move", 2)
     assert session.phase == "broken" and session.frame() is None and len(desktops.made) == 1
     session.restart("files-move", 2)
-    assert (session.phase, session.reason) == ("ready", "") and session.task is not None and session.task.seed == 2
+    assert (
+        (session.phase, session.reason) == ("ready", "") and session.episode.task is not None and session.episode.task.seed == 2
+    )
 
 
 def test_session_closed_while_it_starts_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from computerrl.env_server.live import session as live
+    from computerrl.env_server.live import desktop as live
 
     entered, release = threading.Event(), threading.Event()
 

@@ -30,7 +30,6 @@ EXCEPTIONS: dict[tuple[str, str], Size] = {
     ("env_server/guest/screen/display.py", "Screen"): (392, 48),
     ("env_server/guest/screen/windows.py", "Windows"): (219, 21),
     ("env_server/guest/web/chromium.py", "Chromium"): (180, 23),
-    ("env_server/live/session.py", "LiveSession"): (295, 26),
     ("env_server/tasks/miniwob/scene.py", "Scene"): (122, 21),
     ("launch/simulation/loop.py", "Simulation"): (330, 27),
     ("launch/supervision/supervisor.py", "Supervisor"): (278, 21),
