@@ -13,7 +13,7 @@ from computerrl.common.run_files import requests
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.launch.report.report_data import ActiveTime
 from computerrl.launch.report.write import now_of, read_attempts
-from computerrl.launch.supervision.supervisor import ProcessView
+from computerrl.launch.supervision.role_process import ProcessView
 
 if TYPE_CHECKING:
     from computerrl.launch.watch.display_frame import View

@@ -32,7 +32,8 @@ from computerrl.launch.plan.run_names import claim, find_resumable, locked, new_
 from computerrl.launch.report.report_data import Attempt
 from computerrl.launch.run.preflight import run_preflight
 from computerrl.launch.setup.machine_setup import bring_model
-from computerrl.launch.supervision.supervisor import Outcome, ProcessView
+from computerrl.launch.supervision.role_process import ProcessView
+from computerrl.launch.supervision.supervisor import Outcome
 from computerrl.launch.web.serve import tunnel_hint
 
 if TYPE_CHECKING:

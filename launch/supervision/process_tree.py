@@ -1,8 +1,7 @@
-"""Everything that a supervisor's processes started: orphans are adopted, and at the end nothing is left.
+"""Everything that a supervisor's processes started. Orphans are adopted, and nothing is left at the end.
 
 The supervisor is a subreaper (orphaned grandchildren become its children) and marks processes by an environment variable, so that
-a sweep finds what left its process group; a `launch.supervision.guardian` does the same when the supervisor itself is killed.
-Knows no roles.
+a sweep finds processes that left their group. A `launch.supervision.guardian` does the same when the supervisor itself is killed.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from computerrl.launch.supervision import processes
 from computerrl.launch.supervision.processes import PROCESS_VARIABLE, RUN_VARIABLE
 
 SWEEP_S = 1.0
-"""The final sweep looks for leftovers at most this long."""
+"""Time limit of the final sweep."""
 SWEEP_PASS_S = 0.01
 """Time between two looks of the sweep: adopted grandchildren have no pidfd that could be waited for."""
 SHARED_MEMORY_EVERY_S = 10.0
 """How often the shared memory of the living is written down, to be removed when they die badly."""
 
 
-class Household:
-    """Between `begin` and `end` of one supervisor."""
+class ProcessTree:
+    """Processes below one supervisor, from `begin` to `end`."""
 
     def __init__(self, role_pids: Callable[[], set[int]], *, notify: Callable[[str], None]) -> None:
         """``role_pids``: the processes that the supervisor itself started and that live."""

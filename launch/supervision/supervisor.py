@@ -1,22 +1,18 @@
-"""Starts the processes of a run, repairs what dies, and leaves nothing behind.
+"""The supervisor of a run: it starts the processes, restarts those that die, and leaves none behind.
 
-Each role runs in a session of its own, so that a Ctrl-C on the terminal reaches the supervisor alone, which then stops all of
-them in order: SIGTERM, `stop_s` to end by themselves, SIGKILL, and a sweep of everything they started
+Each role runs in a session of its own, so that a Ctrl-C on the terminal reaches the supervisor alone. The supervisor then stops
+the roles in order: SIGTERM, `stop_s` to end by themselves, SIGKILL, and a sweep of everything they started
 (`launch.supervision.process_tree`).
 
-It decides nothing about training: the restart rule is `launch.supervision.restarts`, what a person sees is
-`launch.watch.display`.
+It decides nothing about training. The restart rule is `launch.supervision.restarts`, the display `launch.watch.display`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import selectors
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,19 +21,17 @@ from typing import Literal
 
 from computerrl.common.config import SupervisorConfig
 from computerrl.common.errors import RestartLimitReached
-from computerrl.common.lifecycle import SUPERVISOR_VARIABLE, set_session_nice
 from computerrl.common.lifecycle import stop_signals as usual_stop_signals
 from computerrl.launch.plan.processes import ProcessSpec
-from computerrl.launch.supervision.process_tree import Household
-from computerrl.launch.supervision.processes import PROCESS_VARIABLE, RUN_VARIABLE
-from computerrl.launch.supervision.restarts import EndRun, Restart, RestartHistory, describe_exit
-from computerrl.launch.supervision.role_errors import ERROR_FILE_VARIABLE, last_words, left_exit_code
+from computerrl.launch.supervision.process_tree import ProcessTree
+from computerrl.launch.supervision.restarts import EndRun, Restart, describe_exit
+from computerrl.launch.supervision.role_process import ProcessView, RoleProcess
 
 DRAIN_SIGNAL = signal.SIGUSR1
-"""A scheduler sends it some minutes before it takes the nodes away."""
+"""Signal that a scheduler sends some minutes before it takes the nodes away."""
 STOP_ORDER = ((("learner", "actor", "engine"), 0.6), (("env_server", "broker"), 1.0))
-"""Roles, and the share of `stop_s` after which the next are asked too: those who ask go first, so that they can still hand in
-trajectories and give desktops back."""
+"""Roles in the order in which they are stopped, each with the share of `stop_s` after which the next follow. Clients come first,
+so that they can still submit trajectories and release desktops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,43 +42,9 @@ class Outcome:
     reason: str
     exit_code: int
     message: str = ""
-    """For people: what went wrong, where to read more."""
+    """Reason and place of more details, for people."""
     last_exit_code: int = 0
-    """Of the process whose end ended the run; negative: killed by that signal."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessView:
-    """One process, for displays."""
-
-    name: str
-    state: Literal["running", "restarting", "ended"]
-    pid: int | None
-    num_restarts: int
-    """Since the run began."""
-
-
-class _Process:
-    """One role's present incarnation and its past."""
-
-    def __init__(self, spec: ProcessSpec, config: SupervisorConfig) -> None:
-        self.spec = spec
-        self.history = RestartHistory(config)
-        self.popen: subprocess.Popen[bytes] | None = None
-        self.pidfd = -1
-        self.token = ""
-        self.started_at = 0.0
-        self.restart_at: float | None = None
-        self.gave_way = False
-
-    def view(self) -> ProcessView:
-        state: Literal["running", "restarting", "ended"] = "ended"
-        if self.popen is not None:
-            state = "running"
-        elif self.restart_at is not None:
-            state = "restarting"
-        pid = self.popen.pid if self.popen is not None else None
-        return ProcessView(self.spec.name, state, pid, self.history.num_restarts_total)
+    """Exit code of the process whose end ended the run; negative: killed by that signal."""
 
 
 class Supervisor:
@@ -102,13 +62,16 @@ class Supervisor:
         gives_way: Callable[[], bool] = lambda: True,
         stop_signals: Sequence[signal.Signals] | None = None,
     ) -> None:
-        """``log_folder``: None: processes write where this one does. ``is_finished``: whether exit code 0 of a process that ends
-        the run is believed; a learner stopped by another process ends with 0 too and is started again. ``ask_to_drain`` asks
-        the process that ends the run to save what it has and to end; None: it is stopped like the others. ``gives_way``: whether
-        processes take on the niceness of their `ProcessSpec` yet; while the run starts, everything waits for them.
-        ``stop_signals``: None: those of `common.lifecycle.stop_signals`."""
+        """
+        ``log_folder``: folder of the processes' logs; None: processes write to the supervisor's own outputs.
+        ``is_finished``: whether exit code 0 of a process that ends the run means that all work is done; a learner stopped from
+        outside ends with 0 as well, and is started again.
+        ``ask_to_drain``: asks the process that ends the run to save its state and end; None: it is stopped like the others.
+        ``gives_way``: whether processes take on the niceness of their `ProcessSpec` yet; while the run starts, everything waits
+        for them.
+        ``stop_signals``: None: those of `common.lifecycle.stop_signals`.
+        """
         self._config = config
-        self._log_folder = log_folder
         self._notify = notify
         self._is_finished = is_finished
         self._ask_to_drain = ask_to_drain
@@ -117,8 +80,8 @@ class Supervisor:
         self._drain_signalled = False
         self._drain_reason = ""
         self._drain_until = math.inf
-        self._processes = [_Process(spec, config) for spec in specs]
-        self._household = Household(self._role_pids, notify=notify)
+        self._processes = [RoleProcess(spec, config, log_folder=log_folder) for spec in specs]
+        self._tree = ProcessTree(self._role_pids, notify=notify)
         self._selector = selectors.DefaultSelector()
         self._wake_receiver, self._wake_sender = socket.socketpair()
         for end in (self._wake_receiver, self._wake_sender):
@@ -132,12 +95,13 @@ class Supervisor:
         return [process.view() for process in self._processes]
 
     def run(self, *, tick: Callable[[], Outcome | None], tick_s: float) -> Outcome:
-        """Start everything and stay until the end; ``tick`` is called every ``tick_s`` (displays) and may give an outcome to end
-        with. Main thread only.
+        """Start everything and stay until the end. Main thread only.
+
+        ``tick`` is called every ``tick_s`` for displays, and may return an outcome, which ends the run.
 
         ``stop_signals`` stop the run; a second one kills at once. SIGUSR1 drains it.
         """
-        self._household.begin()
+        self._tree.begin()
         before = {number: signal.signal(number, self._on_signal) for number in (*self._stop_signals, DRAIN_SIGNAL)}
         before_fd = signal.set_wakeup_fd(self._wake_sender.fileno(), warn_on_full_buffer=False)
         try:
@@ -148,9 +112,8 @@ class Supervisor:
                 now = time.monotonic()
                 if now >= next_tick:
                     self._outcome = tick()
-                    self._household.look(now)
-                    for process in self._processes:
-                        self._give_way(process)
+                    self._tree.look(now)
+                    self._give_way()
                     next_tick = now + tick_s
                 self._restart_due(now)
                 self._wait(next_tick)
@@ -160,13 +123,13 @@ class Supervisor:
             try:
                 self._stop_all()
             finally:
-                self._household.end()
+                self._tree.end()
                 signal.set_wakeup_fd(before_fd)
                 for number, handler in before.items():
                     signal.signal(number, handler)
                 self._close()
 
-    # --- events ------------------------------------------------------------------------------------------------------
+    # --- events
 
     def _on_signal(self, number: int, _frame: object) -> None:
         if number == DRAIN_SIGNAL:
@@ -175,7 +138,7 @@ class Supervisor:
             self._signals.append(number)
 
     def _wait(self, next_tick: float) -> None:
-        """Until a process ends, a signal comes, or something is due."""
+        """Wait until a process ends, a signal arrives, or something is due, and handle it."""
         due = [process.restart_at for process in self._processes if process.restart_at is not None]
         timeout_s = max(0.0, min([next_tick, self._drain_until, *due]) - time.monotonic())
         for key, _ in self._selector.select(timeout_s):
@@ -196,7 +159,7 @@ class Supervisor:
             self._outcome = self._drained()
 
     def drain(self, reason: str) -> None:
-        """Have the run save what it has and end, in `supervisor.drain_s` at most; everything else goes on meanwhile."""
+        """Have the run save its state and end within `supervisor.drain_s`; everything else goes on meanwhile."""
         if self._drain_reason:
             return
         self._drain_reason = reason
@@ -215,10 +178,9 @@ class Supervisor:
         except BlockingIOError:
             return
 
-    def _ended(self, process: _Process) -> None:
+    def _ended(self, process: RoleProcess) -> None:
         exit_code, lived_s = self._reap(process)
-        if exit_code > 0:
-            exit_code = left_exit_code(self._error_path(process)) or exit_code
+        exit_code = process.typed_exit_code(exit_code)
         if process.spec.ends_run and self._drain_reason and not (exit_code == 0 and self._is_finished()):
             self._outcome = self._outcome or self._drained()
             return
@@ -226,132 +188,82 @@ class Supervisor:
         verdict = process.history.ended(exit_code, lived_s=lived_s, finished=finished)
         name = process.spec.name
         if isinstance(verdict, Restart):
-            self._household.sweep_after(process.token)
+            self._tree.sweep_after(process.token)
             process.restart_at = time.monotonic() + verdict.delay_s
             self._notify(
                 f"{name} ended ({describe_exit(exit_code)}) after {lived_s:.1f} s; starts again in {verdict.delay_s:g} s "
-                f"({verdict.num_restarts} of {self._config.max_restarts}), log: {self._log_path(process)}"
+                f"({verdict.num_restarts} of {self._config.max_restarts}), log: {process.log_path}"
             )
             return
         if self._outcome is None:
             self._outcome = self._outcome_of(process, verdict, exit_code)
 
-    def _outcome_of(self, process: _Process, verdict: EndRun, exit_code: int) -> Outcome:
+    def _outcome_of(self, process: RoleProcess, verdict: EndRun, exit_code: int) -> Outcome:
         if verdict.finished:
             return Outcome("finished", "finished", exit_code=0)
         if verdict.reason != RestartLimitReached.code:
-            return Outcome("failed", verdict.reason, exit_code, self._message_of(process, exit_code), exit_code)
+            return Outcome("failed", verdict.reason, exit_code, process.last_words(exit_code), exit_code)
         message = (
             f"{process.spec.name} ended {self._config.max_restarts + 1} times in a row, the last time with "
             f"{describe_exit(exit_code)}; supervisor.max_restarts is {self._config.max_restarts}\n"
-            f"{self._message_of(process, exit_code)}"
+            f"{process.last_words(exit_code)}"
         )
         return Outcome("failed", verdict.reason, RestartLimitReached.exit_code, message, exit_code)
 
-    def _message_of(self, process: _Process, exit_code: int) -> str:
-        paths = {"error_path": self._error_path(process), "log_path": self._log_path(process)}
-        return last_words(process.spec.name, exit_code=exit_code, **paths)
+    # --- starting
 
-    # --- starting ----------------------------------------------------------------------------------------------------
-
-    def _log_path(self, process: _Process) -> Path:
-        return (self._log_folder or Path()) / f"{process.spec.name}.log"
-
-    def _error_path(self, process: _Process) -> Path:
-        """Path of the error file of ``process``; without a log folder, that of this process's environment."""
-        if self._log_folder is None:
-            return Path(os.environ.get(ERROR_FILE_VARIABLE, os.devnull))
-        return self._log_folder / f"{process.spec.name}.error.json"
-
-    def _start(self, process: _Process) -> None:
-        spec = process.spec
-        process.restart_at = None
-        process.token = f"{self._household.token}:{spec.name}:{process.history.num_restarts_total}"
-        if self._log_folder is not None:
-            self._error_path(process).unlink(missing_ok=True)
-        env = {
-            **os.environ,
-            **spec.env,
-            RUN_VARIABLE: self._household.token,
-            PROCESS_VARIABLE: process.token,
-            SUPERVISOR_VARIABLE: str(os.getpid()),
-            ERROR_FILE_VARIABLE: str(self._error_path(process)),
-        }
-        with contextlib.ExitStack() as stack:
-            log = None if self._log_folder is None else stack.enter_context(self._log_path(process).open("ab"))
-            # The role itself asks to die with its parent: preexec_fn is unsafe in a process with threads.
-            process.popen = subprocess.Popen(
-                spec.argv,
-                env=env,
-                stdin=subprocess.DEVNULL if spec.stop_signal else subprocess.PIPE,
-                stdout=log,
-                stderr=log and subprocess.STDOUT,
-                start_new_session=True,
-            )
-        process.started_at = time.monotonic()
-        process.gave_way = False
-        self._give_way(process)
-        process.pidfd = os.pidfd_open(process.popen.pid)
+    def _start(self, process: RoleProcess) -> None:
+        process.start(run_token=self._tree.token)
+        self._give_way()
         self._selector.register(process.pidfd, selectors.EVENT_READ, process)
 
-    def _give_way(self, process: _Process) -> None:
-        """Make ``process`` as nice as its `ProcessSpec` says, once that is wanted: all its threads and child processes, which are
-        in one process group and one session."""
-        if process.gave_way or process.popen is None or not process.spec.nice or not self._gives_way():
-            return
-        os.setpriority(os.PRIO_PGRP, process.popen.pid, os.getpriority(os.PRIO_PROCESS, 0) + process.spec.nice)
-        set_session_nice(process.popen.pid, process.spec.nice)
-        process.gave_way = True
+    def _give_way(self) -> None:
+        """Make the processes as nice as their `ProcessSpec` states, once that is wanted."""
+        if self._gives_way():
+            for process in self._processes:
+                process.give_way()
 
     def _restart_due(self, now: float) -> None:
         for process in self._processes:
             if process.restart_at is not None and process.restart_at <= now:
                 self._start(process)
 
-    # --- ending ------------------------------------------------------------------------------------------------------
+    # --- ending
 
     def _role_pids(self) -> set[int]:
-        return {process.popen.pid for process in self._processes if process.popen is not None}
+        return {process.pid for process in self._processes if process.pid is not None}
 
-    def _reap(self, process: _Process) -> tuple[int, float]:
-        assert process.popen is not None
-        exit_code = process.popen.wait()
-        if process.popen.stdin is not None:
-            process.popen.stdin.close()
-        self._household.ended(process.popen.pid)
+    def _reap(self, process: RoleProcess) -> tuple[int, float]:
+        pid = process.pid
+        assert pid is not None
         self._selector.unregister(process.pidfd)
-        os.close(process.pidfd)
-        process.popen, process.pidfd = None, -1
-        return exit_code, time.monotonic() - process.started_at
+        exit_code, lived_s = process.reap()
+        self._tree.ended(pid)
+        return exit_code, lived_s
 
     def _stop_all(self) -> None:
         """SIGTERM to every role, wait, SIGKILL the rest, sweep."""
         for process in self._processes:
             process.restart_at = None
-        self._household.note_shared_memory()
+        self._tree.note_shared_memory()
         num_signals = len(self._signals)
         began = time.monotonic()
         for roles, share in STOP_ORDER:
-            asked = [process for process in self._processes if process.spec.role in roles and process.popen is not None]
+            asked = [process for process in self._processes if process.spec.role in roles and process.pid is not None]
             for process in asked:
-                assert process.popen is not None
-                if process.spec.stop_signal is None:
-                    assert process.popen.stdin is not None
-                    process.popen.stdin.close()
-                else:
-                    process.popen.send_signal(process.spec.stop_signal)
+                process.request_stop()
             self._wait_for_ends(asked, until=began + share * self._config.stop_s, num_signals=num_signals)
         self._wait_for_ends(self._processes, until=began + self._config.stop_s, num_signals=num_signals)
         for process in self._processes:
-            if process.popen is not None:
+            if process.pid is not None:
                 self._notify(f"{process.spec.name} did not end within {self._config.stop_s:g} s: killed")
-                os.killpg(process.popen.pid, signal.SIGKILL)
+                process.kill()
                 self._reap(process)
-        self._household.sweep_everything()
+        self._tree.sweep_everything()
 
-    def _wait_for_ends(self, asked: Sequence[_Process], *, until: float, num_signals: int) -> None:
-        """Until all of ``asked`` have ended, the time is over, or the person asks once more."""
-        while any(process.popen is not None for process in asked) and len(self._signals) == num_signals:
+    def _wait_for_ends(self, asked: Sequence[RoleProcess], *, until: float, num_signals: int) -> None:
+        """Wait until all of ``asked`` have ended, the time is over, or another stop signal arrives."""
+        while any(process.pid is not None for process in asked) and len(self._signals) == num_signals:
             timeout_s = until - time.monotonic()
             if timeout_s <= 0:
                 return

@@ -17,7 +17,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from computerrl.common.clock import unix_now
-from computerrl.launch.supervision.supervisor import ProcessView
+from computerrl.launch.supervision.role_process import ProcessView
 from computerrl.launch.watch.display_frame import Ending, View, duration, number, render
 from computerrl.launch.watch.run_state import Record, RunState
 from computerrl.launch.watch.start_up import StartUp

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from computerrl.launch.supervision.supervisor import ProcessView
+from computerrl.launch.supervision.role_process import ProcessView
 from computerrl.launch.watch.run_state import Record, RunState, phase_title
 from computerrl.launch.watch.start_up import waiting_for
 

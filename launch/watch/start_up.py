@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from computerrl.launch.supervision.supervisor import ProcessView
+from computerrl.launch.supervision.role_process import ProcessView
 from computerrl.launch.watch.run_state import RunState
 
 WAITING_S = 5.0

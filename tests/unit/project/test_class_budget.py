@@ -32,7 +32,6 @@ EXCEPTIONS: dict[tuple[str, str], Size] = {
     ("env_server/guest/web/chromium.py", "Chromium"): (180, 23),
     ("env_server/tasks/miniwob/scene.py", "Scene"): (122, 21),
     ("launch/simulation/loop.py", "Simulation"): (330, 27),
-    ("launch/supervision/supervisor.py", "Supervisor"): (278, 21),
     ("learner/conductor.py", "LearnerLoop"): (568, 37),
     ("learner/model/policy.py", "Policy"): (246, 30),
     ("learner/training/trainer.py", "Trainer"): (440, 29),

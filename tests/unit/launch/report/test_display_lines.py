@@ -11,7 +11,7 @@ from rich.console import Console
 from computerrl.common.clock import ManualClock
 from computerrl.common.messages import PeerEntry, Status
 from computerrl.common.metrics import read_json_lines
-from computerrl.launch.supervision.supervisor import ProcessView
+from computerrl.launch.supervision.role_process import ProcessView
 from computerrl.launch.watch import display_frame
 from computerrl.launch.watch.display import QUIET_S, LineDisplay, LiveDisplay, line_for
 from computerrl.launch.watch.display_frame import Ending, View, duration, ending_of, render, sparkline
