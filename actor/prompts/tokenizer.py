@@ -1,8 +1,7 @@
-"""The tokenizer of a Hugging Face model folder: what its files say, made into ids, and mistakes in them as problems of the
-configuration.
+"""The tokenizer of a Hugging Face model folder. Mistakes in its files are problems of the configuration.
 
 Ids are those of transformers; a file that stands alone is read without it, since its import takes 5 s. Prompts, budgets and
-formats are `actor.prompt`'s.
+formats are those of `actor.prompts.builder`.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ from computerrl.common.models.folder import named_end_tokens, pointer_problems, 
 
 
 class Tokenizer(Protocol):
-    """What the prompt needs of a tokenizer."""
+    """Encoding and decoding of prompts and answers."""
 
     start_tokens: tuple[int, ...]
-    """Begin every text that is written without chat template; the model's files ask for them."""
+    """Tokens at the start of every text without chat template, by the model's files."""
     stop_tokens: frozenset[int]
     """Tokens that end a turn or a text, by the model's files."""
     num_rows: int | None
-    """Tokens that the model knows; None: its files do not tell."""
+    """Number of tokens that the model knows; None: its files do not state it."""
 
     def line_ends(self, after: str) -> frozenset[int]:
-        """Tokens that hold ``after`` and a line break as one, perhaps with more before or blanks behind."""
+        """Tokens that hold both ``after`` and a line break, perhaps with text before or blanks behind."""
 
     def encode_text(self, text: str, *, after: str = "") -> list[int]:
         """Token ids of ``text``, which goes on after ``after``. No part of it becomes one of the model's special tokens."""
@@ -46,16 +45,41 @@ class Tokenizer(Protocol):
         """The conversation and the start of the assistant's next turn, by the model's chat template."""
 
     def encode_answer(self, answer: str) -> list[int]:
-        """``answer`` as the chat template writes it after a prompt of `encode_chat`, `end_of_turn` included."""
+        """``answer`` as the chat template writes it after a prompt of `encode_chat`, with `end_of_turn`."""
 
     def opening(self) -> str:
-        """The thought that the template has begun when an answer starts; mostly nothing."""
+        """Begin of a thought that the template writes before an answer; mostly empty."""
 
     def end_of_turn(self) -> int | None:
-        """The token that ends an assistant's turn; None where the folder names none."""
+        """Token that ends an assistant's turn; None where the folder names none."""
 
     def template_ends(self) -> frozenset[int]:
-        """The same for prompts that are written without the template: a model may end its answer with it all the same."""
+        """Ends of a turn for prompts without the template: a model may end its answer with them all the same."""
+
+
+class AddedTokens:
+    """Tokens that a tokenizer's files add to the pieces of texts: special tokens, and names such as those of thoughts."""
+
+    def __init__(self, backend: Any, *, num_rows: int | None) -> None:
+        """``num_rows``: number of tokens that the model knows; None: unknown."""
+        added = backend.get_added_tokens_decoder().items()
+        self._num_rows = num_rows
+        self.texts: dict[int, str] = {int(token): one.content for token, one in added}
+        """Text of every added token."""
+        self.special = frozenset(int(token) for token, one in added if one.special)
+        self.unknown = frozenset(token for token in self.texts if not self.is_known(token))
+        """Tokens beyond those that the model knows."""
+        tags = ((token, text) for token, text in self.texts.items() if is_thought_tag(text))
+        self.thought_tags = {token: text for token, text in tags if token not in self.unknown}
+        """Begin and end of a thought, where they are tokens."""
+
+    def is_known(self, token: int) -> bool:
+        """Whether the model has a row for ``token``."""
+        return self._num_rows is None or token < self._num_rows
+
+    def named_in(self, text: str) -> frozenset[int]:
+        """Tokens whose texts occur in ``text``: a template's tokens need not be special."""
+        return frozenset(token for token, name in self.texts.items() if name in text)
 
 
 class FolderTokenizer:
@@ -80,21 +104,16 @@ class FolderTokenizer:
         named = named_end_tokens(folder)
         ends = [int(end), *named] if end is not None else named
         self.eos_token = ends[0] if ends else None
-        """Ends a text; None where no file names one."""
+        """Token that ends a text; None where no file names one."""
         self.num_rows = vocabulary_size(folder)
         self.stop_tokens = frozenset(ends)
+        self._added = AddedTokens(self._backend, num_rows=self.num_rows)
         self._check_pieces()
-        self._added = {int(token): added for token, added in self._backend.get_added_tokens_decoder().items()}
-        tags = {token: added.content for token, added in self._added.items() if is_thought_tag(added.content)}
-        self._thought_tags = {token: tag for token, tag in tags.items() if self._is_known(token)}
-
-    def _is_known(self, token: int) -> bool:
-        return self.num_rows is None or token < self.num_rows
 
     def _check_pieces(self) -> None:
         """Added tokens beyond the model's are never written; pieces of texts cannot be left out."""
         largest = max(self._backend.get_vocab(with_added_tokens=False).values(), default=0)
-        if not self._is_known(largest):
+        if not self._added.is_known(largest):
             known = f"but the model knows {self.num_rows} tokens"
             reason = f"the tokenizer in {self._folder} gives texts tokens up to {largest}, {known}"
             raise ConfigError([Problem("model.name", reason, "use the model's own tokenizer")])
@@ -109,7 +128,7 @@ class FolderTokenizer:
 
     # The Rust object itself: thread-safe as long as nobody changes its truncation, and ten times quicker to call.
     def encode(self, text: str) -> list[int]:
-        """Token ids, nothing added; names of special tokens in ``text`` are those tokens."""
+        """Token ids of ``text`` alone; names of special tokens in it become those tokens."""
         return list(self._backend.encode(text, add_special_tokens=False).ids)
 
     def line_ends(self, after: str) -> frozenset[int]:
@@ -124,33 +143,25 @@ class FolderTokenizer:
 
     @functools.cached_property
     def _texts(self) -> Texts:
-        return self._texts_without(self._special | self._template_ends | self._named_in(_template_text(self._folder)))
+        return self._texts_without(self._added.special | self._template_ends | self._added.named_in(_template_text(self._folder)))
 
     def _texts_without(self, tokens: Iterable[int]) -> Texts:
         """Texts that give neither ``tokens`` nor those that end sampling, nor any that the model lacks; tags of thoughts, which
         answers hold, and the token of unknown characters are allowed."""
-        beyond = {token for token in self._added if not self._is_known(token)}
-        own = self.stop_tokens | beyond | (frozenset(tokens) - {unknown_token(self._backend)})
-        return Texts(self._backend, own & self._added.keys() - self._thought_tags.keys())
-
-    @property
-    def _special(self) -> frozenset[int]:
-        return frozenset(token for token, added in self._added.items() if added.special)
-
-    def _named_in(self, text: str) -> frozenset[int]:
-        """Added tokens whose names stand in ``text``: a template's tokens need not be special."""
-        return frozenset(token for token, added in self._added.items() if added.content in text)
+        own = self.stop_tokens | self._added.unknown | (frozenset(tokens) - {unknown_token(self._backend)})
+        return Texts(self._backend, own & self._added.texts.keys() - self._added.thought_tags.keys())
 
     def decode(self, tokens: Sequence[int]) -> str:
-        if not self._thought_tags or self._thought_tags.keys().isdisjoint(tokens):
+        tags = self._added.thought_tags
+        if not tags or tags.keys().isdisjoint(tokens):
             return str(self._backend.decode(list(tokens), skip_special_tokens=True))
         # Some models have special tokens for thoughts, and where a thought ends is part of what is said.
         parts: list[str] = []
         begin = 0
         for place, token in enumerate([*tokens, None]):
-            if token is None or token in self._thought_tags:
+            if token is None or token in tags:
                 parts.append(str(self._backend.decode(list(tokens[begin:place]), skip_special_tokens=True)))
-                parts.append("" if token is None else self._thought_tags[token])
+                parts.append("" if token is None else tags[token])
                 begin = place + 1
         return "".join(parts)
 
@@ -161,9 +172,9 @@ class FolderTokenizer:
 
     def encode_answer(self, answer: str) -> list[int]:
         said, end = self._template.answer(answer), self.end_of_turn()
-        if end is not None and end in self._added:
+        if end is not None and end in self._added.texts:
             # A template may write a blank before the end.
-            before, written, _ = self._template.after_answer.partition(self._added[end].content)
+            before, written, _ = self._template.after_answer.partition(self._added.texts[end])
             said += before if written else ""
         tokens = self._texts_in_chats.encode(said, after=self._template.prompt([ChatMessage("user", "question")]))
         return tokens if end is None else [*tokens, end]
@@ -180,10 +191,10 @@ class FolderTokenizer:
     @functools.cached_property
     def _template_ends(self) -> frozenset[int]:
         text, settings = _template_text(self._folder), _settings(self._folder)
-        known = {self._added[token].content for token in self.stop_tokens if token in self._added}
+        known = {self._added.texts[token] for token in self.stop_tokens if token in self._added.texts}
         known.add(_content(settings.get("bos_token")) or "")
-        if all(added.content in known or added.content not in text for added in self._added.values()):
-            return frozenset()  # Most often, and transformers need not be imported.
+        if all(added in known or added not in text for added in self._added.texts.values()):
+            return frozenset()  # This is the usual case, and transformers need not be imported.
         try:
             end = self._end_of_turn
         except ConfigError as error:
@@ -195,7 +206,7 @@ class FolderTokenizer:
     def _end_of_turn(self) -> int | None:
         """The first token that the template writes after an answer; where it writes none, the one that begins the next turn if
         the folder names it as an end; else the end of a text."""
-        known = self._added.keys() | self.stop_tokens
+        known = self._added.texts.keys() | self.stop_tokens
         written = next((token for token in self.encode(self._template.after_answer) if token in known), None)
         if written is not None:
             return written
@@ -204,7 +215,7 @@ class FolderTokenizer:
     @functools.cached_property
     def _texts_in_chats(self) -> Texts:
         """As `_texts`, without all that the template writes."""
-        return self._texts_without(self._special | self._named_in(self._template.example))
+        return self._texts_without(self._added.special | self._added.named_in(self._template.example))
 
     @functools.cached_property
     def _template(self) -> ChatTemplate:

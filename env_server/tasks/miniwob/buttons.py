@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from computerrl.common.messages import Action, Element
 from computerrl.env_server.tasks.elements import CHECK, RADIO
-from computerrl.env_server.tasks.miniwob.scene import ANY, BUTTON, ENTRY, Demonstrator, Scene, Shape, ordinal
+from computerrl.env_server.tasks.miniwob.scene import ANY, BUTTON, ENTRY, Demonstrator, Scene, Shape, click_at, ordinal
 
 TAB = frozenset({"page tab"})
 
@@ -26,7 +26,7 @@ def _uncovered(scene: Scene, text: str) -> Action:
     for part_x, part_y in ((-0.4, -0.4), (0.4, -0.4), (-0.4, 0.4), (0.4, 0.4), (-0.4, 0), (0.4, 0), (0, -0.4), (0, 0.4)):
         x, y = button.x + part_x * button.width, button.y + part_y * button.height
         if not any(_covers(other, x, y) for other in above):
-            return scene.point(x, y)
+            return click_at(x, y)
     return scene.click(button)
 
 

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from computerrl.common.messages import Action
-from computerrl.env_server.tasks.miniwob.scene import ENTRY, Demonstrator, Scene, Shape, drag, key, plain, turn_wheel, write
+from computerrl.env_server.tasks.miniwob.scene import (
+    ENTRY,
+    Demonstrator,
+    Scene,
+    Shape,
+    click_at,
+    drag,
+    key,
+    plain,
+    turn_wheel,
+    write,
+)
 
 _TOP, _BOTTOM = 52, 200
 """CSS pixels between which things can be clicked."""
@@ -100,7 +111,7 @@ def _calendar(scene: Scene) -> Action:
     if scene.num("scroll") < _WHEEL_TRIES:
         return turn_wheel(70 * scene.scale, 130 * scene.scale, way, clicks=1)
     # The wheel jumps past it: the arrow keys go in smaller steps, once the calendar has been clicked.
-    return key(way) if scene.num("click") else scene.point(15 * scene.scale, 130 * scene.scale)
+    return key(way) if scene.num("click") else click_at(15 * scene.scale, 130 * scene.scale)
 
 
 def _half_hour(hour: str) -> int:

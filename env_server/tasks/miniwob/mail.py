@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from computerrl.common.messages import Action
 from computerrl.env_server.tasks.miniwob.feeds import reach
-from computerrl.env_server.tasks.miniwob.scene import ENTRY, Demonstrator, Scene, Shape, plain, write
+from computerrl.env_server.tasks.miniwob.scene import ENTRY, Demonstrator, Scene, Shape, click_at, plain, write
 
 _REQUESTS = (
     (r'Find the email by (?P<by>.+) and reply to them with the text "(?P<message>.+)"\.', "reply"),
@@ -46,7 +46,7 @@ def _play(scene: Scene) -> Action:
     text = names["message"] if task == "reply" else names["to"]
     if plain(field.text) != plain(text):
         return write(text) if "focused" in field.states else scene.click(field)
-    return scene.point(send[0].x, send[0].y)
+    return click_at(send[0].x, send[0].y)
 
 
 def _in_list(scene: Scene, task: str, senders: list[Shape]) -> Action:

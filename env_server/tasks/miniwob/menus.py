@@ -7,7 +7,7 @@ import re
 from computerrl.common.messages import Action
 from computerrl.env_server.tasks.elements import role_of
 from computerrl.env_server.tasks.miniwob.feeds import reach
-from computerrl.env_server.tasks.miniwob.scene import ANY, ENTRY, Demonstrator, Scene, ordinal, plain, write
+from computerrl.env_server.tasks.miniwob.scene import ANY, ENTRY, Demonstrator, Scene, click_at, ordinal, plain, write
 from computerrl.env_server.tasks.miniwob.text import choose_offer
 
 _PLAYBACK = ("Prev", "Stop", "Play", "Next")
@@ -48,7 +48,7 @@ def _tree(scene: Scene) -> Action:
     if scene.all(ANY, name):
         return scene.click(scene.one(ANY, name))
     closed = scene.shape(lambda shape: "expandable-hitarea" in shape.kind)
-    return scene.point(closed.x, closed.y)
+    return click_at(closed.x, closed.y)
 
 
 def pick_date(scene: Scene, field_id: str, date: str) -> Action | None:

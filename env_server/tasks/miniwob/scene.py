@@ -1,8 +1,8 @@
-"""What a demonstrator of a MiniWoB++ page has before it, and the ways it points at things.
+"""The scene that a demonstrator of a MiniWoB++ page sees, and the ways it points at things.
 
 A demonstrator is a function from a `Scene` to the next action. It works from the instruction and the accessibility elements
-as the agent sees them; where only a picture shows something (shapes, colours, icons), from `Scene.shapes`. It keeps no state:
-what it has done so far are the scene's actions.
+as the agent sees them, and from `Scene.shapes` where only pixels show something (shapes, colours, icons). It keeps no state: its
+actions so far are the scene's.
 """
 
 from __future__ import annotations
@@ -181,15 +181,11 @@ class Scene:
         for element in self.all(ANY, shape.text) if shape.text else ():
             if abs(element.x - shape.x) <= shape.width / 2 and abs(element.y - shape.y) <= shape.height / 2:
                 return self.click(element)
-        return self.point(shape.x, shape.y)
+        return click_at(shape.x, shape.y)
 
     def num(self, name: str) -> int:
         """How many actions ``name`` were done."""
         return sum(action.name == name for action in self.actions)
-
-    def point(self, x: float, y: float) -> Action:
-        """Click on a pixel."""
-        return click_at(x, y)
 
 
 Demonstrator = Callable[[Scene], Action]

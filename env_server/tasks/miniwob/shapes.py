@@ -8,7 +8,7 @@ import re
 from PIL import ImageColor
 
 from computerrl.common.messages import Action
-from computerrl.env_server.tasks.miniwob.scene import ENTRY, Demonstrator, Scene, Shape, key, write
+from computerrl.env_server.tasks.miniwob.scene import ENTRY, Demonstrator, Scene, Shape, click_at, key, write
 
 _DRAWN = {"text": "", "rect": "rectangle", "circle": "circle", "polygon": "triangle"}
 """SVG tags of the pages' shapes."""
@@ -81,7 +81,7 @@ def _grid_point(scene: Scene) -> Action:
     x, y = map(int, scene.said(r"Click on the grid coordinate \((-?\d),(-?\d)\)\."))
     points = [shape for shape in drawn(scene) if shape.tag == "circle"]
     across, down = sorted({round(p.x) for p in points}), sorted({round(p.y) for p in points})
-    return scene.point(across[x + 2], down[2 - y])
+    return click_at(across[x + 2], down[2 - y])
 
 
 # --- a point to mark: the page draws it where a click was, but for the picture's own offset ------------------------------
@@ -91,7 +91,7 @@ def _mark(scene: Scene, x: float, y: float) -> Action:
     if scene.step:
         return scene.press()
     picture = scene.shape(lambda shape: shape.tag == "svg")
-    return scene.point(x - picture.left, y - (picture.top - 50 * scene.scale))
+    return click_at(x - picture.left, y - (picture.top - 50 * scene.scale))
 
 
 def _circles(scene: Scene) -> list[Shape]:
@@ -155,9 +155,9 @@ def _greatest_card(scene: Scene) -> Action:
     """Cards show their number one at a time."""
     cards = [shape for shape in scene.shapes if shape.kind.split()[:1] == ["card"]]
     if scene.step < len(cards):
-        return scene.point(cards[scene.step].x, cards[scene.step].y)
+        return click_at(cards[scene.step].x, cards[scene.step].y)
     best = max(cards, key=lambda card: int(card.text))
-    return scene.press() if "hidden" not in best.kind.split() else scene.point(best.x, best.y)
+    return scene.press() if "hidden" not in best.kind.split() else click_at(best.x, best.y)
 
 
 def _pick_color(scene: Scene) -> Action:
@@ -178,9 +178,9 @@ def _pie(scene: Scene) -> Action:
     text = scene.said(r'Expand the pie menu below and click on the item labeled "(.)"\.')[0]
     if scene.step:
         slices = [shape for shape in scene.shapes if shape.text == text and shape.tag == "tspan"]
-        return scene.point(slices[-1].x, slices[-1].y)
+        return click_at(slices[-1].x, slices[-1].y)
     middle = scene.shape(lambda shape: shape.tag == "tspan" and shape.text == "+")
-    return scene.point(middle.x, middle.y)
+    return click_at(middle.x, middle.y)
 
 
 DEMONSTRATORS: dict[str, Demonstrator] = {

@@ -13,6 +13,7 @@ from computerrl.env_server.tasks.miniwob.scene import (
     Demonstrator,
     Scene,
     Shape,
+    click_at,
     drag,
     key,
     ordinal,
@@ -28,7 +29,7 @@ def _slide(scene: Scene, track: Shape, shown: int, wanted: int) -> Action:
     handle = min(handles, key=lambda s: abs(s.y - track.y))
     clicks = [action for action in scene.actions if action.name == "click"]
     if not clicks or not _is_on(clicks[-1], track):
-        return scene.point(handle.x, handle.y)
+        return click_at(handle.x, handle.y)
     return key("right" if wanted > shown else "left", min(MAX_KEY_TIMES, abs(wanted - shown)))
 
 
@@ -72,7 +73,7 @@ def _slider_then_box(scene: Scene) -> Action:
 def _use_spinner(scene: Scene) -> Action:
     number = int(scene.said(r"Select (-?\d+) with the spinner and hit Submit\.")[0])
     field = scene.shape(lambda shape: shape.id == "spinner")
-    moves = [lambda: scene.point(field.x, field.y), lambda: key("up" if number > 0 else "down", abs(number)), scene.press]
+    moves = [lambda: click_at(field.x, field.y), lambda: key("up" if number > 0 else "down", abs(number)), scene.press]
     return scene.in_turn(*(moves if number else moves[2:]))
 
 

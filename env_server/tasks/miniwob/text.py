@@ -15,6 +15,7 @@ from computerrl.env_server.tasks.miniwob.scene import (
     STATIC,
     Demonstrator,
     Scene,
+    click_at,
     drag,
     key,
     ordinal,
@@ -180,16 +181,14 @@ def _date(scene: Scene) -> Action:
     """The browser's own date field: its parts are typed one after the other, month first."""
     month, day, year = scene.said(r"Enter (\d\d)/(\d\d)/(\d{4}) as the date and hit submit\.")
     field = scene.shape(lambda shape: shape.id == "tt")
-    return scene.in_turn(
-        lambda: scene.point(field.left + 6 * scene.scale, field.y), lambda: write(month + day + year), scene.press
-    )
+    return scene.in_turn(lambda: click_at(field.left + 6 * scene.scale, field.y), lambda: write(month + day + year), scene.press)
 
 
 def _time(scene: Scene) -> Action:
     hour, minute, half = scene.said(r"Enter (\d+):(\d\d)\s*([AP]M) as the time and press submit\.")
     field = scene.shape(lambda shape: shape.id == "tt")
     return scene.in_turn(
-        lambda: scene.point(field.left + 6 * scene.scale, field.y), lambda: write(f"{int(hour):02}{minute}{half}"), scene.press
+        lambda: click_at(field.left + 6 * scene.scale, field.y), lambda: write(f"{int(hour):02}{minute}{half}"), scene.press
     )
 
 
@@ -204,7 +203,7 @@ def _guess(scene: Scene) -> Action:
         low, high = (guess + 1, high) if answer > 0 else (low, guess - 1)
     if scene.step == 0:
         field = scene.one(_SPIN)
-        return scene.point(field.x - 0.3 * field.width, field.y)  # its right part has arrows
+        return click_at(field.x - 0.3 * field.width, field.y)  # its right part has arrows
     if scene.actions[-1].name == "type":
         return key("ctrl+a")
     return Action("type", {"text": str((low + high) // 2), "enter": True})
