@@ -1,7 +1,7 @@
 """The broker process: a socket in front of `broker.service`, a thread that syncs the journal behind it.
 
-One thread receives, decides and answers; while the other waits for the disk, what arrives is decided and collected for the next
-sync. So the slower the disk, the more requests share a sync.
+One thread receives, decides and replies. While the other waits for the disk, new requests are decided and collected for the next
+sync: the slower the disk, the more requests share a sync.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from computerrl.common.wire.transport import Keys, Request, Server
 
 _POLL_S = 0.2
 _NUM_FILES = 200
-"""Open files beside the actors' connections: journal, logs, other processes, ZeroMQ's own."""
+"""Number of open files beside the actors' connections: journal, logs, other processes, ZeroMQ's own."""
 _CONNECTIONS_BESIDE = 4
-"""Of an actor, beside one for each episode that it plays: heartbeats, and some that break off and are made again."""
+"""Connections of an actor beside one per episode: heartbeats, and some that break off and are made again."""
 _SWITCH_S = 0.0005
-"""How long one thread may keep the interpreter from the other; Python's 5 ms would be added each time the journal's thread comes
-back from the disk."""
+"""Maximum time that one thread keeps the interpreter from the other. Python's default of 5 ms would be added to each sync of the
+journal."""
 _GC_PERIOD_S = 600.0
-"""Python's own rhythm would look at every trajectory at least twice, in pauses of up to 80 ms; hardly anything here is garbage in
-cycles. Looking through all, with 30,000 trajectories held, takes 0.1 s."""
-_LOOK_S = 0.5
-"""How often the run folder is looked at for a person's request."""
+"""Time between garbage collections. Python's own schedule would visit every trajectory at least twice, in pauses of up to 80 ms,
+and hardly anything here is garbage in cycles. A full collection with 30,000 trajectories held takes 0.1 s."""
+_TICK_S = 0.5
+"""Time between two looks into the run folder for a person's requests."""
 _REBIND_S = 5.0
-"""How long a restarted broker waits for the port of its predecessor."""
+"""Time that a restarted broker waits for the port of its predecessor."""
 
 
 def make_service(config: RunConfig, *, in_memory: bool = False) -> BrokerService:
@@ -75,52 +75,52 @@ def run_broker(config: RunConfig, *, stop: StopToken) -> None:
         log.get_logger().info("broker.started", address=server.address)
         latest: dict[str, float] = {}
 
-        def look() -> None:
+        def tick() -> None:
             nonlocal latest
             service.set_admission(is_paused=requests.asked(folder.folder, "pause") is not None)
             # Made here: the thread that answers collectors may not look into the core while it changes.
             latest = {f"broker/{name}": float(value) for name, value in service.figures().items()}
 
         with exporting(config, role="broker", index=0, metrics=lambda: latest):
-            serve_batches(server, service, stop, look=look)
+            serve_batches(server, service, stop, tick=tick)
     finally:
         server.close()
         service.close()
         log.get_logger().info("broker.ended", reason=stop.reason)
 
 
-def serve_batches(server: Server, service: BrokerService, stop: StopToken, *, look: Callable[[], None] = lambda: None) -> None:
-    """Answer what comes until ``stop``; what is with the journal then is still answered. ``look`` is called now and then."""
+def serve_batches(server: Server, service: BrokerService, stop: StopToken, *, tick: Callable[[], None] = lambda: None) -> None:
+    """Answer requests until ``stop``, and those whose records are being written then. ``tick`` is called every `_TICK_S`."""
     service.transport_counters = server.counters
     waiting: dict[int, Request] = {}
     tickets = itertools.count()
-    collected_at = looked_at = time.monotonic()
-    with _Writer(service, wake=server.wake) as writer:
+    collected_at = ticked_at = time.monotonic()
+    with _JournalThread(service, wake=server.wake) as writer:
         while not stop.stopped or writer.busy:
             for request in server.poll(_POLL_S):
                 ticket = next(tickets)
                 waiting[ticket] = request
-                service.take(ticket, request.message, request.sender, frames=request.frames)
-            writer.take_finished()
+                service.receive(ticket, request.message, request.sender, frames=request.frames)
+            writer.apply_written()
             if not writer.busy and (batch := service.next_batch()) is not None:
                 writer.start(batch)
-            service.look_at_deadlines()
-            for ticket, answer in service.take_answers():
+            service.expire()
+            for ticket, answer in service.pop_replies():
                 waiting.pop(ticket).reply(answer)
             now = time.monotonic()
-            if now > looked_at + _LOOK_S:
-                look()
-                looked_at = now
+            if now > ticked_at + _TICK_S:
+                tick()
+                ticked_at = now
             if now > collected_at + _GC_PERIOD_S:
                 gc.collect()
                 collected_at = now
 
 
-class _Writer:
+class _JournalThread:
     """A thread that persists one batch at a time."""
 
     def __init__(self, service: BrokerService, *, wake: Callable[[], None]) -> None:
-        """``wake`` is called, from the thread, when a batch is done."""
+        """``wake`` is called from the thread when a batch is done."""
         self._service = service
         self._wake = wake
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="journal")
@@ -142,16 +142,16 @@ class _Writer:
         self._running = (batch, future)
         future.add_done_callback(lambda _: self._wake())
 
-    def take_finished(self) -> None:
-        """Finish the batch that is on disk, if one is. Raises what kept it from there, a full disk aside."""
+    def apply_written(self) -> None:
+        """Apply the batch that is durable, if there is one. Raises its error, except `DiskFull`."""
         if self._running is not None and self._running[1].done():
             (batch, future), self._running = self._running, None
             future.result()
-            self._service.finish(batch)
+            self._service.apply(batch)
 
 
 def _bind(config: RunConfig, folder: RunFolder, *, keys: Keys, sender: str, stop: StopToken) -> Server:
-    """The server, on the port this run had before, if any: its clients reconnect to that."""
+    """The server, on the port that this run had before, if any, because its clients reconnect to that port."""
     known = folder.read_broker()
     address = own_address(config.broker.bind_address)
     port = config.broker.port
@@ -166,7 +166,7 @@ def _bind(config: RunConfig, folder: RunFolder, *, keys: Keys, sender: str, stop
             if time.monotonic() < deadline and not stop.wait(0.2):
                 continue
             if config.broker.port == 0 and port != 0:
-                # A run resumed much later: somebody else has the port now, and none of our clients waits for it.
+                # A run resumed much later: another process has the port now, and no client waits for it.
                 log.get_logger().warning("broker.port_lost", port=port)
                 port = 0
                 continue

@@ -1,10 +1,10 @@
-"""Journal and core together: requests in, answers out, and nothing is answered before it is on disk.
+"""Journal and core together: requests in, replies out. No request is answered before its record is durable.
 
-    take(request) ─► core ─► answers
-                      └────► writes ─► next_batch ─► persist (any thread) ─► finish ─► core ─► answers, or more writes
+    receive(request) ─► core ─► replies
+                         └────► records ─► next_batch ─► persist (any thread) ─► apply ─► core ─► replies, or more records
 
-Opens no sockets and starts no threads. `answer_all` goes through all of it at once, for serial mode; `broker.process` persists in
-a thread of its own, so that the next requests are decided while the disk is busy.
+Opens no sockets and starts no threads. `answer_all` makes all of these steps at once, for serial mode. `broker.process` persists
+in a thread of its own, so that the next requests are decided while the disk is busy.
 """
 
 from __future__ import annotations
@@ -39,34 +39,35 @@ from computerrl.common.messages import Message, Status
 from computerrl.common.wire.codec import Buffer
 
 SEGMENT_BYTES = 64 << 20
-"""A segment that has grown to this is followed by a new one; a restart reads one segment and what is held."""
+"""Size at which a segment is followed by a new one; a restart reads one segment and the held trajectories."""
 
 
 @dataclass(slots=True)
 class Record:
-    """What becomes one record of the journal."""
+    """A message to be written as one record of the journal."""
 
     write: Persist
     frames: Sequence[Buffer] | None = None
-    """What the message came in."""
+    """Frames in which the message arrived; None: the broker made it."""
 
 
 @dataclass(slots=True)
 class Batch:
-    """What is written together, and how it went."""
+    """Records that are written together, and the result."""
 
     records: list[Record]
     snapshot: bytes | None = None
-    """First record of a new segment, which the batch shall begin."""
+    """First record of a new segment that the batch begins; None: it goes into the present segment."""
     needed: set[int] = field(default_factory=set)
-    """Older segments that ``snapshot`` points into; all others go."""
+    """Older segments that ``snapshot`` points into; all others are deleted."""
     positions: list[Position] = field(default_factory=list)
+    """Positions of the records, once they are durable."""
     error: DiskFull | None = None
-    """Nothing of the batch is on disk."""
+    """Reason why nothing of the batch is durable; None when all of it is."""
 
 
 class BrokerService:
-    """Answers requests; what it acknowledges is in the journal. Calls of `answer_all` may come from any thread."""
+    """Answers requests; every acknowledged message is in the journal. `answer_all` may be called from any thread."""
 
     def __init__(
         self, core: BrokerCore, journal: Journal, *, clock: Clock = time.monotonic, segment_bytes: int = SEGMENT_BYTES
@@ -75,13 +76,13 @@ class BrokerService:
         self.core = core
         self._journal = journal
         self.transport_counters: Mapping[str, int] = {}
-        """What the server in front of this refused; part of every `Status`."""
+        """Counters of the server in front of this service; part of every `Status`."""
         self._clock = clock
         self._lock = threading.RLock()
         self._segment_bytes = self._next_segment_at = segment_bytes
         self._positions: dict[str, bytes] = {}
-        """Trajectory -> where it lies, packed; those that were forgotten since the last snapshot are still there."""
-        self._answers: list[tuple[int, Message]] = []
+        """Packed position of each trajectory, also of those forgotten since the last snapshot."""
+        self._replies: list[tuple[int, Message]] = []
         self._records: list[Record] = []
         self._replay()
 
@@ -94,35 +95,35 @@ class BrokerService:
     def answer_all(
         self, requests: Sequence[tuple[Message, str]], *, frames: Sequence[Sequence[Buffer]] | None = None
     ) -> list[Message]:
-        """Answer requests that arrived together; one sync for all. ``frames``: what each of them came in."""
+        """Answer requests that arrived together, with one sync for all. ``frames``: frames of each request."""
         with self._lock:
             for ticket, (message, sender) in enumerate(requests):
-                self.take(ticket, message, sender, frames=None if frames is None else frames[ticket])
+                self.receive(ticket, message, sender, frames=None if frames is None else frames[ticket])
             while (batch := self.next_batch()) is not None:
                 self.persist(batch)
-                self.finish(batch)
-            self.look_at_deadlines()
-            answers = dict(self.take_answers())
-            return [answers[ticket] for ticket in range(len(requests))]
+                self.apply(batch)
+            self.expire()
+            replies = dict(self.pop_replies())
+            return [replies[ticket] for ticket in range(len(requests))]
 
     # --- step by step, from one thread; only `persist` may run in another one
 
-    def take(self, ticket: int, message: Message, sender: str, *, frames: Sequence[Buffer] | None = None) -> None:
-        """A request came in; ``ticket``: what its answer will be called. ``frames``: what it came in."""
+    def receive(self, ticket: int, message: Message, sender: str, *, frames: Sequence[Buffer] | None = None) -> None:
+        """Handle a request. ``ticket``: name of its reply. ``frames``: frames in which it arrived."""
         self._handle(MessageReceived(ticket, message, sender), frames)
 
-    def take_answers(self) -> list[tuple[int, Message]]:
-        """(ticket, answer) of all requests that were answered since the last call."""
-        answers, self._answers = self._answers, []
-        return answers
+    def pop_replies(self) -> list[tuple[int, Message]]:
+        """(ticket, reply) of all requests that were answered since the last call."""
+        replies, self._replies = self._replies, []
+        return replies
 
     def next_batch(self) -> Batch | None:
-        """What has to be written now, None when nothing has. Not before the batch before was finished."""
+        """Records to be written now, None when there are none. Called only after the last batch was applied."""
         if not self._records:
             return None
         batch, self._records = Batch(self._records), []
         if self._journal.newest_bytes >= self._next_segment_at:
-            # Nothing is on its way to the disk: the core is exactly what the journal says.
+            # Nothing is on its way to the disk: core and journal hold the same state.
             names = [trajectory.trajectory_id for trajectory in self.core.held()]
             self._positions = {name: self._positions[name] for name in names}
             held = b"".join(self._positions.values())
@@ -130,7 +131,7 @@ class BrokerService:
         return batch
 
     def persist(self, batch: Batch) -> None:
-        """Make ``batch`` durable, or note why not. Touches nothing but the journal."""
+        """Make ``batch`` durable, or set its ``error``. Touches nothing but the journal."""
         if batch.snapshot is not None:
             self._begin_segment(batch.snapshot, needed=batch.needed)
         for record in batch.records:
@@ -141,22 +142,22 @@ class BrokerService:
             log.get_logger().error("journal.disk_full", reason=str(error), num_refused=len(batch.records))
             batch.error = error
 
-    def finish(self, batch: Batch) -> None:
-        """Apply what is on disk now, refuse what is not."""
+    def apply(self, batch: Batch) -> None:
+        """Apply a batch that is durable, or refuse its requests when it is not."""
         if batch.error is not None:
             for record in batch.records:
                 self._handle(PersistFailed(record.write.ticket, record.write.message, batch.error.code, str(batch.error)))
             return
         for record, position in zip(batch.records, batch.positions, strict=True):
-            self._note(record.write.message, position)
+            self._index(record.write.message, position)
             self._handle(MessagePersisted(record.write.ticket, record.write.message, record.write.context))
 
-    def look_at_deadlines(self) -> None:
-        """Once a turn."""
+    def expire(self) -> None:
+        """Handle all deadlines that have passed."""
         self._handle(TimePassed())
 
     def set_admission(self, *, is_paused: bool) -> None:
-        """Start nothing new, or go on."""
+        """Pause the run (start nothing new), or resume it."""
         self._handle(AdmissionSet(is_paused))
 
     def figures(self) -> dict[str, float]:
@@ -169,22 +170,22 @@ class BrokerService:
         """Close the journal."""
         self._journal.close()
 
-    # --- inside
+    # --- effects and journal
 
     def _handle(self, event: Event, frames: Sequence[Buffer] | None = None) -> None:
         for effect in self.core.handle(event, self._clock()):
             match effect:
                 case Reply(ticket, message):
-                    self._answers.append((ticket, self._with_own_figures(message)))
+                    self._replies.append((ticket, self._with_own_figures(message)))
                 case Persist():
                     as_it_came = isinstance(event, MessageReceived) and effect.message is event.message
                     self._records.append(Record(effect, frames if as_it_came else None))
                 case Log(name, fields):
                     log.get_logger().info(name, **fields)
 
-    def _note(self, message: Message, position: Position) -> None:
+    def _index(self, message: Message, position: Position) -> None:
         for part, trajectory in enumerate(trajectories_of(message), position.part):
-            # Of two copies the first is the one that was taken.
+            # Of two copies the first one was accepted.
             if trajectory.trajectory_id not in self._positions:
                 self._positions[trajectory.trajectory_id] = records.packed(Position(position.segment, position.offset, part))
 
@@ -195,10 +196,10 @@ class BrokerService:
                 needed.add(position.segment)
             match event:
                 case MessagePersisted(_, message) | TrajectoryRestored(message):
-                    self._note(message, position)
+                    self._index(message, position)
             self.core.handle(event, self._clock())
             num_records += 1
-        # Those that were to go when the process was killed.
+        # Segments that were to be deleted when the process was killed.
         self._journal.drop_segments(needed)
         if num_records:
             held = self.core.counters["held"]
@@ -213,7 +214,7 @@ class BrokerService:
             self._next_segment_at = before + self._segment_bytes
             return
         self._journal.drop_segments(needed)
-        # A snapshot may itself be large: what follows it is, too, or every batch would begin a segment.
+        # A snapshot may itself be large: the rest of the segment may be as large, or every batch would begin a segment.
         self._next_segment_at = max(self._segment_bytes, 2 * self._journal.newest_bytes)
         log.get_logger().info("journal.segment_begun", bytes_before=before, bytes=self._journal.num_bytes)
 

@@ -1,7 +1,8 @@
-"""Many threads' submissions over one channel: short episodes that finish while others are on their way go together.
+"""Submissions of many threads over one channel: small trajectories that wait are sent in one message.
 
-At most a few messages are in flight; whoever finds a free place sends all that wait. So at low load every trajectory goes at
-once and alone, and at high load the batches grow by themselves. Large trajectories gain nothing from company and go alone.
+At most a few messages are in flight; a thread that finds a free place sends all waiting trajectories. At low load every trajectory
+is sent at once and alone; at high load the batches grow by themselves. Large trajectories gain nothing from a batch and are sent
+alone.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from dataclasses import dataclass
 from computerrl.common.messages import MAX_TRAJECTORIES_PER_BATCH, Trajectory, TrajectoryReceipt
 
 _MAX_SENDING = 2
-"""One message is judged and written while the next one is on its way."""
+"""Maximum number of messages in flight: one is checked and written while the next one is on its way."""
 _SMALL_BYTES = 64 << 10
-"""Arrays of a trajectory that may go together with others."""
+"""Maximum bytes of a trajectory that may share a message."""
 
 
 Send = Callable[[Sequence[Trajectory]], Sequence[TrajectoryReceipt]]
-"""Delivers one or more trajectories and gives their receipts, in order."""
+"""Sends one or more trajectories and returns their receipts, in order."""
 
 
 @dataclass(slots=True)
@@ -31,7 +32,7 @@ class _Submission:
 
 
 class Submissions:
-    """What waits to be sent, and how much is on its way."""
+    """Waiting trajectories, and the number of messages in flight."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -39,7 +40,7 @@ class Submissions:
         self._num_sending = 0
 
     def submit(self, trajectory: Trajectory, send: Send) -> TrajectoryReceipt:
-        """Blocks until there is a receipt. Raises what ``send`` raised, for all that were sent together."""
+        """Blocks until there is a receipt. Raises the error of ``send``, in all threads whose trajectories shared the message."""
         if trajectory.num_bytes > _SMALL_BYTES:
             return send([trajectory])[0]
         mine = _Submission(trajectory)
@@ -59,7 +60,7 @@ class Submissions:
         return mine.receipt
 
     def _send_waiting(self, send: Send) -> None:
-        """With the lock, which is free while the message is on its way."""
+        """Send the waiting trajectories. The caller holds the lock; it is released while the message is on its way."""
         together = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_TRAJECTORIES_PER_BATCH))]
         self._num_sending += 1
         self._changed.release()

@@ -1,4 +1,4 @@
-"""Reading a journal without touching it, also one whose broker is running: what lies where, and is all of it whole?"""
+"""Inspection and verification of a journal without changing it, also of one whose broker is running."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ class Segment:
     number: int
     num_bytes: int
     num_tail_bytes: int
-    """Behind the last whole record: never acknowledged, being written right now, or left from the file's earlier use."""
+    """Bytes after the last whole record: never acknowledged, being written right now, or left from the file's earlier use."""
     kinds: Counter[str]
-    """What it holds by kind of message."""
+    """Number of messages by kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a broker would find that started on this journal."""
+    """Result of verifying a journal."""
 
     num_records: int
-    """Replayed."""
+    """Number of records replayed."""
     num_held: int
-    """Trajectories that the learner's checkpoints do not cover."""
+    """Number of trajectories that the learner's checkpoints do not cover."""
     num_bytes: int
     counters: dict[str, int]
     problems: list[str]
-    """Empty: all is whole."""
+    """Problems found; empty for a whole journal."""
 
 
 def describe(folder: Path) -> list[Segment]:
@@ -59,7 +59,7 @@ def _segment(number: int, path: Path) -> Segment:
 
 
 def _contents(payload: bytes) -> list[tuple[str, Any]]:
-    """(kind, message) of what a record holds; a snapshot is a dictionary."""
+    """(kind, message) of a record's contents; a snapshot is a dictionary."""
     if payload[:1] == b"S":
         state, held = records.snapshot_of(payload)
         return [(SNAPSHOT, {**state, "held": held})]
@@ -93,7 +93,7 @@ def verify(folder: Path, core: BrokerCore) -> Verdict:
             problems.append(f"{path} is damaged at byte {end}: only the newest segment may go on behind its last record")
     num_records = 0
     try:
-        for _, event in records.events(_Reader(folder, newest)) if found else ():
+        for _, event in records.events(_ReadOnlyJournal(folder, newest)) if found else ():
             num_records += 1
             core.handle(event, 0.0)
             if not isinstance(event, (StateRestored, TrajectoryRestored)):
@@ -111,7 +111,7 @@ def _imbalance(core: BrokerCore) -> list[str]:
     return [f"trajectories do not add up: {dict(counters)}"]
 
 
-class _Reader:
+class _ReadOnlyJournal:
     """A `broker.journal.records.Readable` that opens nothing for writing."""
 
     def __init__(self, folder: Path, newest: int) -> None:

@@ -1,4 +1,4 @@
-"""What the payloads of a journal mean: messages, and the snapshot that a segment begins with.
+"""Payloads of a journal: messages, and the snapshot at the start of a segment.
 
 A payload is one byte of type, then: ``M`` a message that came in, as frames of `common.wire.codec`: a count, the frames' lengths,
 the frames; ``S`` a snapshot: the length of its JSON, the core's state as JSON, and three whole numbers of 64 bits for the
@@ -28,13 +28,13 @@ _POSITION, _POSITION_ITEM = struct.Struct("<3Q"), "<u8"
 
 
 def message_record(message: Message, *, frames: Sequence[Buffer] | None = None) -> list[Buffer]:
-    """Pieces of the record; ``frames``: what the message came in, if over the wire, which saves encoding it again."""
+    """Pieces of the record. ``frames``: frames in which the message arrived, which saves encoding it again."""
     frames = frames if frames is not None else codec.encode(message, sender=_WRITER, message_id=0, limited=False)
     return [b"M" + struct.pack(f"<I{len(frames)}I", len(frames), *map(len, frames)), *frames]
 
 
 def packed(position: Position) -> bytes:
-    """As a snapshot holds it; thousands are kept in this form, which goes fast and is quickly forgotten."""
+    """Position in the form of a snapshot; thousands are kept in this compact form."""
     return _POSITION.pack(*position)
 
 
@@ -44,13 +44,13 @@ def segments_in(held: bytes) -> set[int]:
 
 
 def snapshot_record(core: BrokerCore, held: bytes) -> bytes:
-    """First record of a segment. ``held``: packed, where the record of every trajectory that ``core`` holds lies."""
+    """First record of a segment. ``held``: packed positions of all trajectories that ``core`` holds."""
     state = msgspec.json.encode(core.snapshot())
     return b"S" + _LENGTH.pack(len(state)) + state + held
 
 
 def snapshot_of(payload: bytes) -> tuple[dict[str, Any], list[Position]]:
-    """The core's state and where the trajectories lie that it holds. Raises `ResumeError`."""
+    """The core's state and the positions of the trajectories that it holds. Raises `ResumeError`."""
     try:
         (length,) = _LENGTH.unpack_from(payload, 1)
         start = 1 + _LENGTH.size
@@ -70,7 +70,7 @@ class Readable(Protocol):
 
 
 def events(journal: Readable) -> Iterator[tuple[Position, Event]]:
-    """What to tell a new core so that it is where the journal ends. Raises `ResumeError`."""
+    """Events that bring a new core to the state at the journal's end, with their positions. Raises `ResumeError`."""
     for position, payload in journal.replay():
         if payload[:1] == b"S":
             state, held = snapshot_of(payload)

@@ -1,7 +1,7 @@
-"""Curricula: which families the groups of a training order play, and how many rollouts a group has. Pure: results in, choice out.
+"""Curricula: families and sizes of the groups of a training order. Pure: results in, choice out.
 
-A curriculum gives every family a share of the groups; `broker.orders.task_source` turns shares into a sequence. One that is
-static looks at its order alone, so its groups need no record. Any other must have each choice on disk before it is acted on.
+A curriculum gives every family a share of the groups; `broker.orders.task_source` turns shares into a sequence. The choices of a
+static curriculum follow from the order alone and need no record. Those of any other must be durable before they take effect.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from computerrl.common.config.curriculum import MAX_RECENT
 from computerrl.common.messages import CurriculumPlan, RolloutOrder
 
 _FAILED_TO_COOL, _COOLED_TO_GO = 2, 3
-"""Groups that fail before a family rests, and while it rests before it goes."""
+"""Number of failed groups before a family's weight is reduced, and after that before it is removed."""
 _WHOLE = 1_000_000
-"""Shares that change are rounded to parts of this: sums of them stay exact, and a share is off by a millionth."""
+"""Number of parts in a whole. Changing shares are rounded to parts: their sums stay exact, at an error of a millionth."""
 
 
 class RecentResults:
-    """The latest outcomes of training rollouts by family, in the order in which they were accepted, and the longest success."""
+    """Latest outcomes of training rollouts by family, in the order of acceptance, and the longest success of each."""
 
     def __init__(self, outcomes: Mapping[str, str] | None = None, longest: Mapping[str, int] | None = None) -> None:
-        """``outcomes``, ``longest``: what `snapshot` gave."""
+        """``outcomes``, ``longest``: values that `snapshot` returned."""
         self._outcomes: dict[str, deque[bool]] = {}
         self._longest = dict(longest or {})
         for family, letters in (outcomes or {}).items():
             self._outcomes[family] = deque((letter == "1" for letter in letters), maxlen=MAX_RECENT)
 
     def add(self, family: str, *, success: bool) -> None:
-        """One training rollout more."""
+        """Add a training rollout."""
         self._outcomes.setdefault(family, deque(maxlen=MAX_RECENT)).append(success)
 
     def add_success(self, family: str, *, num_steps: int) -> None:
-        """One success more, of any kind: demonstrations and evaluations show as well how long it takes."""
+        """Add a success of any kind of order: demonstrations and evaluations show as well how many steps a task takes."""
         self._longest[family] = max(num_steps, self._longest.get(family, 0))
 
     def longest_success(self, family: str, plan: CurriculumPlan) -> int | None:
-        """Steps of the longest success there ever was; None before there are ``min_results`` rollouts, or without any."""
+        """Steps of the longest success; None without one, or before there are ``min_results`` rollouts."""
         return self._longest.get(family) if len(self._outcomes.get(family, ())) >= plan.min_results else None
 
     def num_failures(self, family: str) -> int:
-        """Rollouts that failed since the last success."""
+        """Number of rollouts since the last success."""
         return sum(1 for _ in takewhile(lambda success: not success, reversed(self._outcomes.get(family, ()))))
 
     def success_rate(self, family: str, plan: CurriculumPlan) -> float | None:
-        """Over the latest ``num_recent`` rollouts; None while there are fewer than ``min_results``."""
+        """Success rate of the latest ``num_recent`` rollouts; None while there are fewer than ``min_results``."""
         latest = list(islice(reversed(self._outcomes.get(family, ())), plan.num_recent))
         return sum(latest) / len(latest) if len(latest) >= plan.min_results else None
 
@@ -64,7 +64,7 @@ class Curriculum(Protocol):
     """Shares of the groups by family."""
 
     is_static: bool
-    """Do the shares never depend on results?"""
+    """Whether the shares never depend on results."""
 
     def shares(self, order: RolloutOrder, results: RecentResults) -> dict[str, int]:
         """Family -> share in whole numbers, above 0; their sum is the same at every draw of an order."""
@@ -72,7 +72,7 @@ class Curriculum(Protocol):
 
 
 class Uniform:
-    """Every family alike."""
+    """Equal shares."""
 
     is_static = True
 
@@ -81,12 +81,12 @@ class Uniform:
 
 
 class Weighted:
-    """In proportion to the order's family weights."""
+    """Shares in proportion to the order's family weights."""
 
     is_static = True
 
     def shares(self, order: RolloutOrder, results: RecentResults) -> dict[str, int]:
-        # Exactly the decimals of the configuration.
+        # Fractions hold exactly the decimals of the configuration.
         weights = {family: Fraction(repr(weight)) for family, weight in _weights(order).items()}
         scale = math.lcm(*(weight.denominator for weight in weights.values()))
         return {family: int(weight * scale) for family, weight in weights.items()}
@@ -145,17 +145,17 @@ CURRICULA: dict[str, Curriculum] = {
     "success_band": SuccessBand(),
     "cool_down": CoolDown(),
 }
-"""By the names of `tasks.curriculum.name`."""
+"""Curricula by `tasks.curriculum.name`."""
 
 
 def is_static(order: RolloutOrder) -> bool:
-    """Do the order's groups follow from the order alone?"""
+    """Whether the order's groups follow from the order alone."""
     low, high = group_size_limits(order)
     return CURRICULA[order.curriculum.name].is_static and low == high
 
 
 def group_size_limits(order: RolloutOrder) -> tuple[int, int]:
-    """Fewest and most rollouts of a group."""
+    """Minimum and maximum number of rollouts of a group."""
     low, high = order.curriculum.min_group_size, order.curriculum.max_group_size
     return (order.group_size if low is None else low), (order.group_size if high is None else high)
 
@@ -174,7 +174,7 @@ def group_size(order: RolloutOrder, family: str, results: RecentResults) -> int:
 
 
 def max_steps(order: RolloutOrder, number: int, family: str, results: RecentResults) -> int:
-    """Actions of an episode of group ``number`` at most."""
+    """Maximum number of actions of an episode of group ``number``."""
     limit = order.max_steps
     for first, steps in order.curriculum.horizon:
         limit = steps if number >= first else limit
@@ -183,7 +183,7 @@ def max_steps(order: RolloutOrder, number: int, family: str, results: RecentResu
 
 
 def problem(order: RolloutOrder, *, max_group_size: int) -> str:
-    """What is wrong with the order's curriculum, empty when nothing is."""
+    """Problem of the order's curriculum, empty when there is none."""
     plan = order.curriculum
     weights = plan.family_weights
     low, high = group_size_limits(order)
@@ -210,14 +210,14 @@ def problem(order: RolloutOrder, *, max_group_size: int) -> str:
 
 
 def _rounded(shares: Mapping[str, float]) -> dict[str, int]:
-    """In parts of `_WHOLE`, none without any."""
+    """Shares in parts of `_WHOLE`, at least one each."""
     parts = {family: max(1, round(share * _WHOLE)) for family, share in shares.items()}
     parts[max(parts, key=parts.__getitem__)] += _WHOLE - sum(parts.values())
     return parts
 
 
 def _weights(order: RolloutOrder) -> dict[str, float]:
-    """Of the families that are played at all."""
+    """Weights of the families that are played at all."""
     weights = {family: order.curriculum.family_weights.get(family, 1.0) for family in order.families}
     return {family: weight for family, weight in weights.items() if weight > 0}
 

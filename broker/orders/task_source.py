@@ -1,9 +1,9 @@
-"""Which task each group of an order plays, one group after the other, and with how many rollouts. Pure, no randomness.
+"""Task and size of each group of an order, one group after the other. Pure, no randomness.
 
-A curriculum says what share of the groups each family should have. A family gains its share with every group and pays one
-for each of its own; of those in credit, the next group goes to the one that would first be a whole group behind. With
-shares that do not change this is earliest deadline first: every family stays within one group of its share at any time,
-and equal shares make families take turns. Seeds count up per family.
+A curriculum gives every family a share of the groups. A family gains its share with every group and pays one for each of its own.
+Of the families in credit, the next group goes to the one that would first be a whole group behind. With constant shares this is
+earliest deadline first: every family stays within one group of its share at any time, and equal shares make families take turns.
+Seeds count up per family.
 """
 
 from __future__ import annotations
@@ -21,47 +21,47 @@ _SPLITS: dict[OrderKind, Split] = {"demonstration": "demonstration", "evaluation
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What a group plays."""
+    """Task and size of a group."""
 
     task: TaskRef
     group_size: int
-    """Rollouts."""
+    """Number of rollouts."""
 
 
 class TaskSource:
     """The groups of one order."""
 
     def __init__(self, order: RolloutOrder, results: RecentResults) -> None:
-        """``results``: looked at with every draw, never changed here."""
+        """``results``: outcomes that every draw reads and none changes."""
         self._order = order
         self._results = results
         self._curriculum = CURRICULA[order.curriculum.name]
         self._fixed_shares = self._curriculum.shares(order, results) if self._curriculum.is_static else None
         self._credits = dict.fromkeys(order.families, 0)
-        """Family -> what it is owed, in the units of the curriculum's shares: their sum is one group."""
+        """Credit by family, in units of the curriculum's shares, whose sum is one group."""
         self._groups_of = dict.fromkeys(order.families, 0)
-        """Family -> groups so far."""
+        """Number of groups drawn, by family."""
         self.num_drawn = 0
-        """Groups so far; also the number of the next one."""
+        """Number of groups drawn; also the number of the next group."""
         self._ahead: deque[Draw] = deque()
-        """What a scout has found already: many that are asked for one after the other are worked out once."""
+        """Draws of the scout beyond ``num_drawn``; each is computed once, however often it is requested."""
         self._scout: TaskSource | None = None
         self.is_static = curriculum.is_static(order)
-        """Do the groups follow from the order alone? Else each must be on disk before anybody plays it."""
+        """Whether the groups follow from the order alone; else each draw must be durable before it is played."""
 
     @property
     def num_groups(self) -> int | None:
-        """All groups of the order, None when it has no end."""
+        """Number of groups of the order, None when it has no end."""
         if self._order.num_per_family is None:
             return None
         return self._order.num_per_family * len(self._order.families)
 
     def has(self, number: int) -> bool:
-        """Is there a group of this number?"""
+        """Whether the order has a group of this number."""
         return number >= 0 and (self.num_groups is None or number < self.num_groups)
 
     def next(self) -> Draw:
-        """What the next group plays, as things stand."""
+        """Draw of the next group, by the present results."""
         shares = self._shares()
         one = sum(shares.values())
         owed = {family: self._credits[family] + share for family, share in shares.items()}
@@ -72,7 +72,7 @@ class TaskSource:
         return Draw(TaskRef(family, seed, self._order.split or _SPLITS[self._order.kind]), size)
 
     def take(self, draw: Draw) -> None:
-        """The next group plays this."""
+        """Make ``draw`` the next group."""
         shares = self._shares()
         for family, share in shares.items():
             self._credits[family] += share
@@ -83,7 +83,7 @@ class TaskSource:
             self._ahead.popleft()
 
     def ahead(self, number: int) -> Draw:
-        """What group ``number``, not drawn yet, will play; only of a static source."""
+        """Draw of group ``number``, which is not drawn yet; only of a static source."""
         assert self.is_static and number >= self.num_drawn
         if self._scout is None or not self._ahead:
             self._scout = TaskSource(self._order, self._results)
@@ -98,7 +98,7 @@ class TaskSource:
         return {"credits": dict(self._credits), "groups_of": dict(self._groups_of)}
 
     def restore(self, value: dict[str, Any]) -> None:
-        """From what `snapshot` gave."""
+        """Continue from a value that `snapshot` returned."""
         self._credits, self._groups_of = dict(value["credits"]), dict(value["groups_of"])
         self._ahead.clear()
         self.num_drawn = sum(self._groups_of.values())

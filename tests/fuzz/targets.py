@@ -75,12 +75,12 @@ def _service(journal: MemoryJournal) -> BrokerService:
 
 def _answer(service: BrokerService, requests: list[tuple[Message, str, list[bytes]]]) -> None:
     for ticket, (message, sender, frames) in enumerate(requests):
-        service.take(ticket, message, sender, frames=frames)
+        service.receive(ticket, message, sender, frames=frames)
     while (batch := service.next_batch()) is not None:
         service.persist(batch)
-        service.finish(batch)
-    service.look_at_deadlines()
-    answers = dict(service.take_answers())
+        service.apply(batch)
+    service.expire()
+    answers = dict(service.pop_replies())
     assert sorted(answers) == list(range(len(requests)))
     check(service.core)
     for answer in answers.values():

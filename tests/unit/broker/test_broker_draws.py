@@ -142,12 +142,12 @@ def test_record_of_a_draw_is_what_is_written_not_the_frames_of_the_request() -> 
     service = served(journal)
     service(order(curriculum=PLAN), "learner-0:l")
     frames = codec.encode(REQUEST, sender="actor-0:a", message_id=1)
-    service.take(0, REQUEST, "actor-0:a", frames=frames)
+    service.receive(0, REQUEST, "actor-0:a", frames=frames)
     batch = service.next_batch()
     assert batch is not None
     service.persist(batch)
-    service.finish(batch)
-    ((_, first),) = service.take_answers()
+    service.apply(batch)
+    ((_, first),) = service.pop_replies()
     (second,) = assignments([served(journal)(REQUEST, "actor-0:a")])
     assert isinstance(first, Assignment) and second.assignment_id == first.assignment_id
 

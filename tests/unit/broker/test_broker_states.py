@@ -95,16 +95,16 @@ class BrokerMachine(RuleBasedStateMachine):
         self.clock.advance(0.25)
         service, at_once = self.service, len(messages) - num_later
         for ticket, message in enumerate(messages[:at_once]):
-            service.take(ticket, message, "actor-0:a")
+            service.receive(ticket, message, "actor-0:a")
         batch = service.next_batch()
         for ticket, message in enumerate(messages[at_once:], at_once):
-            service.take(ticket, message, "actor-0:a")
+            service.receive(ticket, message, "actor-0:a")
         while batch is not None or (batch := service.next_batch()) is not None:
             service.persist(batch)
-            service.finish(batch)
+            service.apply(batch)
             batch = None
-        service.look_at_deadlines()
-        answers = dict(service.take_answers())
+        service.expire()
+        answers = dict(service.pop_replies())
         return [answers[ticket] for ticket in range(len(messages))]
 
     def learn(self, answers: list[Message]) -> None:
