@@ -1,4 +1,4 @@
-"""The pages of a run over HTTP. Who may have them: `common.pages`. Everything shown comes from the other files of this folder.
+"""The pages of a run over HTTP. Access is decided by `common.pages`, the contents come from the other files of this folder.
 
 state.json once a second  curves.json when there are new records  thumb/…, shot/…  episodes.json, episode.json  POST control/…
 """
@@ -38,11 +38,44 @@ if TYPE_CHECKING:
 _REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
 """Content-Security-Policy of the report: its styles and pictures are in it, and it has no script."""
 _FOREVER = {"Cache-Control": "private, max-age=31536000, immutable"}
-"""Pictures are named by their content."""
+"""Headers of pictures, which are named by their content."""
+
+
+class Pictures:
+    """Stored screenshots of one run as HTTP responses."""
+
+    def __init__(self, folder: Path) -> None:
+        """``folder``: screenshot store of the run."""
+        self._folder = folder
+        self._thumbnails = Thumbnails(folder)
+        # A thread of its own: making thumbnails pauses between two, and no other request should wait for that.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="pictures")
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def respond(self, ref: ScreenshotRef | None, *, small: bool) -> web.Response:
+        """The picture of ``ref``, as a thumbnail if ``small``; 404 when there is none."""
+        if ref is None:
+            raise web.HTTPNotFound(text="no such picture")
+        try:
+            if small:
+                data = await asyncio.get_running_loop().run_in_executor(self._thread, self._thumbnails.get, ref)
+            else:
+                data = await asyncio.to_thread(self._whole, ref)
+        except (OSError, ValueError) as error:
+            raise web.HTTPNotFound(text=f"the picture cannot be read: {error}") from None
+        return web.Response(body=data, content_type=picture_type(data), headers=_FOREVER)
+
+    def _whole(self, ref: ScreenshotRef) -> bytes:
+        from computerrl.env_server.client import read_screenshot
+
+        return read_screenshot(self._folder, ref)
 
 
 class RunPages:
-    """One run, for its pages. Make it, and call everything, in one event loop. Close it."""
+    """The pages of one run. Everything, the constructor included, is called in one event loop."""
 
     def __init__(self, folder: Path, *, goes_with_run: bool = False) -> None:
         """``goes_with_run``: this server ends when the run does."""
@@ -54,22 +87,20 @@ class RunPages:
         self._desktops = DesktopWatch(self.run)
         self._views: dict[Place, DesktopView] = {}
         self._episodes = Episodes(self.run, model=self.config["model"]["name"])
-        self._thumbnails = Thumbnails(self.run.trajectories)
+        self._pictures = Pictures(self.run.trajectories)
         self._state_made = 0.0
         self._state = b"{}"
-        # A thread of its own, because making thumbnails pauses between two, and no other request should wait for that.
-        self._picture_thread = ThreadPoolExecutor(1, thread_name_prefix="pictures")
         self._looking: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Start to look at the desktops."""
+        """Start watching the desktops."""
         self._looking = asyncio.create_task(self._look())
 
     async def close(self) -> None:
         """End everything."""
         if self._looking is not None:
             self._looking.cancel()
-        self._picture_thread.shutdown(wait=False, cancel_futures=True)
+        self._pictures.close()
         await asyncio.to_thread(self._watch.close)
         self._desktops.close()
 
@@ -78,10 +109,10 @@ class RunPages:
             self._views = await asyncio.to_thread(self._desktops.look, self._watch.refresh().status)
             await asyncio.sleep(LOOK_EVERY_S)
 
-    # --- answers -----------------------------------------------------------------------------------------------------
+    # --- responses
 
     async def state(self, _request: web.Request) -> web.Response:
-        """Everything but curves; made once a second however many pages look."""
+        """Everything but the curves; made at most once a second for all pages together."""
         if time.monotonic() - self._state_made > LOOK_EVERY_S / 2:
             self._state = _dumps(self._snapshot()).encode()
             self._state_made = time.monotonic()
@@ -121,7 +152,7 @@ class RunPages:
         }
 
     def _ended(self) -> Attempt | None:
-        """The newest attempt when it has ended; None while one is under way, or was killed before it could write that down."""
+        """The newest attempt when it has ended; None while it runs, or when it was killed before it could record its end."""
         attempts = read_attempts(self.run.logs)
         return attempts[-1] if attempts and attempts[-1].ended is not None else None
 
@@ -130,7 +161,7 @@ class RunPages:
         return float(self.config["learner"]["max_age"])
 
     async def curves(self, request: web.Request) -> web.Response:
-        """The figures; 304 when nothing was recorded since ``?have=``."""
+        """The curves; 304 when nothing was recorded since ``?have=``."""
         state = self._watch.refresh()
         num_records = _num_records(state)
         if request.query.get("have") == str(num_records):
@@ -142,7 +173,7 @@ class RunPages:
         return web.json_response({"num_records": num_records, **found}, dumps=_dumps)
 
     async def report(self, _request: web.Request) -> web.Response:
-        """The run's report as it was written last."""
+        """The run's latest report."""
         try:
             text = await asyncio.to_thread((self.run.folder / PAGE_FILE).read_text, encoding="utf-8")
         except OSError:
@@ -151,7 +182,7 @@ class RunPages:
         return web.Response(text=text, content_type="text/html", headers=headers)
 
     async def desktop(self, request: web.Request) -> web.Response:
-        """One desktop with the tree its agent saw."""
+        """One desktop with the elements of its latest observation."""
         place = f"{request.match_info['index']}/{request.match_info['desktop']}"
         view = self._views.get(place)
         if view is None:
@@ -176,36 +207,18 @@ class RunPages:
         return web.json_response({**row, **more}, dumps=_dumps)
 
     async def thumbnail(self, request: web.Request) -> web.Response:
-        """A small picture of what a desktop showed."""
-        return await self._picture(self._desktops.ref(request.match_info["hash"]), small=True)
+        """Thumbnail of a desktop's screenshot."""
+        return await self._pictures.respond(self._desktops.ref(request.match_info["hash"]), small=True)
 
     async def shot(self, request: web.Request) -> web.Response:
-        """The whole picture of what a desktop showed."""
-        return await self._picture(self._desktops.ref(request.match_info["hash"]), small=False)
+        """Screenshot of a desktop, whole."""
+        return await self._pictures.respond(self._desktops.ref(request.match_info["hash"]), small=False)
 
     async def frame(self, request: web.Request) -> web.Response:
-        """A stored step's picture: `?episode=&step=&small=1`."""
+        """Screenshot of a stored step: `?episode=&step=&small=1`."""
         step = int(request.query["step"]) if request.query.get("step", "").lstrip("-").isdigit() else -1
         ref = self._episodes.ref(request.query.get("episode", ""), step)
-        return await self._picture(ref, small="small" in request.query)
-
-    async def _picture(self, ref: ScreenshotRef | None, *, small: bool) -> web.Response:
-        if ref is None:
-            raise web.HTTPNotFound(text="no such picture")
-        try:
-            if small:
-                loop = asyncio.get_running_loop()
-                data = await loop.run_in_executor(self._picture_thread, self._thumbnails.get, ref)
-            else:
-                data = await asyncio.to_thread(self._whole, ref)
-        except (OSError, ValueError) as error:
-            raise web.HTTPNotFound(text=f"the picture cannot be read: {error}") from None
-        return web.Response(body=data, content_type=picture_type(data), headers=_FOREVER)
-
-    def _whole(self, ref: ScreenshotRef) -> bytes:
-        from computerrl.env_server.client import read_screenshot
-
-        return read_screenshot(self.run.trajectories, ref)
+        return await self._pictures.respond(ref, small="small" in request.query)
 
     async def list_episodes(self, request: web.Request) -> web.Response:
         """Rows of stored episodes: see `Wanted` for the query."""
@@ -236,7 +249,7 @@ class RunPages:
         return web.Response(text=text, content_type="text/html", headers=headers)
 
     async def control(self, request: web.Request) -> web.Response:
-        """A person has pressed a button and confirmed it."""
+        """Carry out a button that a person pressed and confirmed."""
         pages.require_same_origin(request, what="buttons")
         state = self._watch.refresh()
         is_live = state.status is not None and state.summary is None
@@ -251,7 +264,7 @@ class RunPages:
 
 
 def make_app(run: RunPages, *, token: str, host: str) -> web.Application:
-    """The pages of ``run``, for requests with ``token``."""
+    """The pages of ``run`` for clients that know ``token``."""
     files = pages.page_files(PAGE_FOLDER)
     routes = [
         web.get("/{token}/state.json", run.state),
