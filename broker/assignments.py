@@ -63,7 +63,7 @@ class Assignments:
             return NoAssignment("paused", PAUSED_RETRY_S)
         reasons: set[_Refusal] = set()
         for _ in range(self._orders.num_open):
-            state = next(self._orders.open())
+            state = next(self._orders.open_orders())
             reason = self._refusal(state, request, newest_version=newest_version)
             if reason is None and (drawn := state.undrawn()) is not None:
                 return PersistFirst(drawn, request)  # The order keeps its turn until the request is handled again.
@@ -79,7 +79,7 @@ class Assignments:
 
     def return_assignment(self, returned: AssignmentReturn) -> Outcome:
         """Release the slot of an assignment that could not be played; no effect unless its sender holds it."""
-        for state in self._orders.open():
+        for state in self._orders.open_orders():
             for slot in state.slots.grants.slots_of(returned.incarnation):
                 if assignment_id(state.order.order_id, slot) == returned.assignment_id:
                     self._counters.count_returned(returned.reason)
@@ -89,11 +89,11 @@ class Assignments:
 
     def release_all(self, incarnation: str) -> None:
         """Release every slot granted to ``incarnation``."""
-        self._counters["released"] += sum(state.slots.release_all(incarnation) for state in self._orders.open())
+        self._counters["released"] += sum(state.slots.release_all(incarnation) for state in self._orders.open_orders())
 
     def expire(self, now: float) -> None:
         """Release every slot whose deadline has passed."""
-        for state in self._orders.open():
+        for state in self._orders.open_orders():
             for slot in state.slots.expire(now):
                 self._counters["expired"] += 1
                 self._log("assignment.expired", assignment_id=assignment_id(state.order.order_id, slot))
@@ -102,7 +102,7 @@ class Assignments:
         """The assignment that this very request was granted and that still holds."""
         if not request.request_id:
             return None
-        for state in self._orders.open():
+        for state in self._orders.open_orders():
             for slot in state.slots.grants.slots_of(request.incarnation):
                 if state.slots.grants[slot].request_id == request.request_id:
                     return self._assignment(state, slot)
@@ -145,5 +145,5 @@ class Assignments:
 
     def _next_task(self) -> TaskRef | None:
         """Task of the next turn. It is a guess: credit and versions are ignored, and other requests may come first."""
-        tasks = (state.next_task for state in self._orders.open())
+        tasks = (state.next_task for state in self._orders.open_orders())
         return next((task for task in tasks if task is not None), None)

@@ -105,7 +105,7 @@ class BrokerCore:
             Hello: self._accept_hello,
             RolloutOrder: orders.place,
             OrderClosure: orders.close,
-            GroupDrawn: orders.open_group,
+            GroupDrawn: orders.begin_group,
             SlotGivenUp: self.trajectories.give_up,
             Trajectory: self.trajectories.accept,
             TrajectoryBatch: self.trajectories.accept_batch,

@@ -51,7 +51,7 @@ class OrderBook:
         """Number of orders that are not closed."""
         return len(self._turns)
 
-    def open(self) -> Iterator[OrderState]:
+    def open_orders(self) -> Iterator[OrderState]:
         """Orders that are not closed, from the one whose turn it is. Only they have grants, and a long run has many others."""
         return (self._orders[order_id] for order_id in self._turns)
 
@@ -98,9 +98,9 @@ class OrderBook:
             self._log("order.closed", order_id=closure.order_id, num_dropped=num_dropped)
         return Ack()
 
-    def open_group(self, drawn: GroupDrawn) -> Ack:
+    def begin_group(self, drawn: GroupDrawn) -> Ack:
         """Begin the group of a durable record."""
-        self._orders[drawn.order_id].open(drawn)
+        self._orders[drawn.order_id].begin_group(drawn)
         return Ack()
 
     def _validate(self, order: RolloutOrder) -> None:

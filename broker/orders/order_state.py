@@ -97,14 +97,14 @@ class OrderState:
         """Grant the next slot. A new group is begun when no slot is free."""
         if self.slots.next_free is None:
             assert self.source.is_static
-            self._open_next(self.source.next())
+            self._begin_next(self.source.next())
         return self.slots.grant(grant)
 
-    def open(self, drawn: GroupDrawn) -> None:
+    def begin_group(self, drawn: GroupDrawn) -> None:
         """Begin the next group as its record states; no effect when that was done before, or the order was closed meanwhile."""
         assert drawn.number <= self.source.num_drawn
         if not self.closed and drawn.number == self.source.num_drawn:
-            self._open_next(Draw(drawn.task, drawn.group_size))
+            self._begin_next(Draw(drawn.task, drawn.group_size))
 
     def return_slot(self, slot: Slot, reason: str) -> SlotGivenUp | None:
         """Release a slot that could not be played; after too many returns, the record that must be durable instead."""
@@ -117,12 +117,12 @@ class OrderState:
 
     def fill(self, slot: Slot, trajectory: Trajectory) -> Group | None:
         """Put a trajectory into its free or granted slot; returns the group when that completes it."""
-        self._open_through(slot[0])
+        self._begin_through(slot[0])
         return self.slots.fill(slot, trajectory)
 
     def give_up(self, slot: Slot) -> Group | None:
         """Go on without the trajectory of a free or granted slot; returns the group when that completes it."""
-        self._open_through(slot[0])
+        self._begin_through(slot[0])
         return self.slots.give_up(slot)
 
     def close(self) -> int:
@@ -130,12 +130,12 @@ class OrderState:
         self.closed = True
         return self.slots.clear()
 
-    def _open_through(self, number: int) -> None:
+    def _begin_through(self, number: int) -> None:
         # A broker that was killed may have begun groups of which this one knows only the trajectories.
         while number >= self.source.num_drawn:
-            self._open_next(self.source.next())
+            self._begin_next(self.source.next())
 
-    def _open_next(self, draw: Draw) -> None:
+    def _begin_next(self, draw: Draw) -> None:
         self._add_group(self.source.num_drawn, draw.task, draw.group_size)
         self.source.take(draw)
 

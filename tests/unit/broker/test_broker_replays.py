@@ -137,4 +137,4 @@ def test_copies_that_come_together_are_one(sent: list[Message]) -> None:
 
 
 def test_requests_tried_are_all_that_a_broker_takes() -> None:
-    assert REQUESTS.keys() == core()._receivers.keys()
+    assert REQUESTS.keys() == core()._checks.keys()

@@ -19,7 +19,7 @@ from computerrl.common.config import DesktopConfig
 from computerrl.common.errors import ComputerRLError, DesktopBroken, HostBroken
 from computerrl.common.messages import Action, Evaluation
 from computerrl.env_server.driver import TaskInstance
-from computerrl.env_server.drivers import guest_driver, guest_log
+from computerrl.env_server.drivers import guest_log, guest_process
 from computerrl.env_server.drivers.containment import Findings, differences
 from computerrl.env_server.drivers.guest_driver import GuestDriver
 from computerrl.env_server.drivers.guest_log import GuestLog
@@ -97,7 +97,7 @@ class Launcher:
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., GuestDriver]]:
-    monkeypatch.setattr(guest_driver, "START_LIMIT_S", 20.0)
+    monkeypatch.setattr(guest_process, "START_LIMIT_S", 20.0)
     started: list[GuestDriver] = []
 
     def begin(lines: str, *, found: dict[str, Any] = FOUND) -> GuestDriver:
