@@ -131,7 +131,7 @@ def claim_numbers(run: Path, owner: str, *, count: int) -> tuple[int, ...]:
         found.append(number)
         if len(found) == count:
             return tuple(found)
-    raise SetupError(Problem(str(folder), "no numbers for workers are left", "delete the files of jobs that have ended"))
+    raise SetupError(Problem(str(folder), "too few numbers for workers are left", "delete the files of jobs that have ended"))
 
 
 def _owner() -> str:

@@ -55,6 +55,10 @@ class Number(click.FloatRange):
             self.fail(f"{value!r} is not a number", param, ctx)
         return number
 
+    def _describe_range(self) -> str:
+        """The bounds for the help page; empty without bounds, where click would show `x<=None`."""
+        return "" if self.min is None and self.max is None else super()._describe_range()
+
 
 class OutFile(click.Path):
     """A file to write, in a folder that exists."""

@@ -34,7 +34,7 @@ _FAILURES = {"desktop_mtbf_h": "desktop_mtbf_s", "actor_mtbf_h": "actor_mtbf_s",
 @click.option("--desktops", type=click.IntRange(max=100_000), help="Number of desktops on all nodes together.")
 @click.option("--actors", type=click.IntRange(max=10_000), help="Number of engines (GPUs) that sample for the desktops.")
 @click.option("--hours", type=Number(0.01, 10_000), help="Simulated hours. Default: 24, or 4 with --what-if.")
-@click.option("--crowding", type=Number(0, 1), help="Share by which each further completion slows an engine.")
+@click.option("--crowding", type=Number(), help="Share by which each further completion slows an engine: 0 to 1.")
 @click.option("--train-s", type=Number(0, 86_400), help="Seconds of an update.")
 @click.option("--desktop-step-s", type=Number(0, 600), help="Seconds of an action on a desktop, settling included.")
 @click.option("--generate-step-s", type=Number(0, 600), help="Seconds of a completion on an engine without others.")
