@@ -374,7 +374,6 @@ cli.add_section("Single processes of a run, all with the same CONFIG", cli_roles
 def main() -> NoReturn:
     """Entry point of the command."""
     from computerrl.common.errors import ComputerRLError, Problem, SetupError
-    from computerrl.common.lifecycle import SUPERVISOR_VARIABLE
 
     try:
         _require_folder()
@@ -397,6 +396,8 @@ def main() -> NoReturn:
         _show(error)
         _exit(error.exit_code)
     except OSError as error:
+        from computerrl.common.lifecycle import SUPERVISOR_VARIABLE  # Only here: it brings the messages, and numpy.
+
         if error.errno not in _OF_PLACES or SUPERVISOR_VARIABLE in os.environ:
             raise
         if error.filename is not None:
