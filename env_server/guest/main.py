@@ -19,7 +19,7 @@ from . import confinement, processes
 from .desktop import Desktop
 from .faults import DesktopError, Refused, TaskError
 from .files.leftovers import WRITABLE
-from .screen.display import DisplayGone
+from .screen.connection import DisplayGone
 from .screen.windows import APP_FAILURES
 from .session import FRAME_NAME, Places, Session
 from .wire import MAX_MESSAGE_CHARS, MAX_RESULT_CHARS, Wire, WireClosed

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import gtk_apps, processes
+from . import processes
+from .apps.file_manager import XFCONF
 from .faults import DesktopError
 from .files.folder import remove
 from .processes import Program
@@ -165,9 +166,9 @@ class Session:
     def _end_settings_service(self) -> None:
         """End it and forget what it has stored, as often as an application that runs starts it again meanwhile."""
         limit = time.monotonic() + _SERVICE_LIMIT_S
-        while self.bus.has_owner(gtk_apps.XFCONF):
+        while self.bus.has_owner(XFCONF):
             with contextlib.suppress(DBusError):  # it has just ended
-                processes.end_service(self.bus.pid_of(gtk_apps.XFCONF))
+                processes.end_service(self.bus.pid_of(XFCONF))
             remove(self._stored_settings)
             if time.monotonic() > limit:
                 raise DesktopError("the settings service did not end in time")
@@ -175,7 +176,7 @@ class Session:
 
     def _start_settings_service(self) -> None:
         # Before any program of an agent's does: what it starts is no service.
-        self.bus.call(Call(gtk_apps.XFCONF, "/org/xfce/Xfconf", "org.freedesktop.DBus.Peer", "Ping"))
+        self.bus.call(Call(XFCONF, "/org/xfce/Xfconf", "org.freedesktop.DBus.Peer", "Ping"))
 
     def _ask_accessibility(self, member: str, signature: str, args: tuple[Any, ...]) -> list[Any]:
         call = Call(_ACCESSIBILITY_BUS, "/org/a11y/bus", "org.freedesktop.DBus.Properties", member, signature, args)

@@ -18,6 +18,7 @@ from typing import Any
 from ..faults import DesktopError, Refused
 from ..office.uno_values import colour
 from ..reading.dbus import Bus, Call
+from .gimp_image import NO_IMAGE, FrontImage, scheme_text
 from .on_demand import OnDemandApp, Surroundings, Tools
 
 _NAME, _OBJECT = "org.gimp.GIMP.UI", "/org/gimp/GIMP/UI"
@@ -60,15 +61,11 @@ _WINDOW = """(session-info "toplevel"
 (single-window-mode yes)
 """
 """Without it GIMP places its window by itself, partly off the screen."""
-_MODES = {"rgb": 0, "gray": 1, "indexed": 2}
 _ROTATIONS = {90: 0, 180: 1, 270: 2}
 _FLAT = (".jpg", ".jpeg", ".bmp", ".ppm")
 """Formats without transparency and layers."""
 _SHOW_LIMIT_S = 7.0
 _MAX_PIXELS = 40_000_000
-_NO_IMAGE = "no image is open: open one with gimp.open"
-_NEWEST = "(vector-ref (cadr (gimp-image-list)) 0)"
-"""The image opened last is the one in front."""
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp", ".xcf", ".psd", ".ico", ".ppm", ".tga")
 
 
@@ -129,9 +126,25 @@ class Gimp(OnDemandApp):
             self._answer(deadline)
             self._has_answered = True
 
-    def open(self, place: Path, *, timeout_s: float) -> None:
-        """Open an image."""
-        self.tools.open_place(place)
+    def open(self, place: Path, *, timeout_s: float = _SHOW_LIMIT_S) -> None:
+        """Open an image and wait for the window that shows it. Raises `Refused`."""
+        file = scheme_text(str(place))
+        # Messages go to GIMP's error console meanwhile: the agent gets the reason as this action's result, not as a dialog.
+        (opened,) = self.ask(
+            "(begin (gimp-message-set-handler 2)"
+            f" (let ((opened (catch 0 (let ((image (car (gimp-file-load 1 {file} {file}))))"
+            " (gimp-display-new image) (gimp-image-clean-all image) image))))"
+            " (gimp-message-set-handler 0) opened))"
+        )
+        if opened == "0":
+            raise Refused(f"GIMP cannot read {place.relative_to(self.home)} as an image")
+        # The window takes the image, and its number into the title ("[a] (imported)-2.0 (RGB ...)"), when GIMP has time for it.
+        shown = f"-{opened}.0 ("
+        self.around.wait(
+            lambda: any(shown in title for title in self.around.titles(self.name)),
+            time.monotonic() + _SHOW_LIMIT_S,
+            f"GIMP's window with {place.name}",
+        )
 
     def close(self) -> None:
         """See `OnDemandApp`."""
@@ -175,47 +188,38 @@ def _made(pipe: Path) -> Path:
     return pipe
 
 
-def scheme_text(text: str) -> str:
-    """``text`` as a string literal of Scheme: whatever it holds stays text."""
-    return '"' + "".join(f"\\{char}" if char in '"\\' else char for char in text if char not in "\0\r") + '"'
-
-
 class GimpTools(Tools):
     """The agent's API of GIMP, one method per action; see `common.actions.tables.apps`. Each change is one step of GIMP's own
     undo."""
 
     def __init__(self, gimp: Gimp) -> None:
         super().__init__(gimp.around.folder)
-        self._gimp = gimp
+        self._gimp, self._image = gimp, FrontImage(gimp.ask)
 
     def check(self, method: str, args: Mapping[str, Any]) -> None:
         """The file to open; without GIMP there is no image."""
         if method == "open":
             self.existing_file(args["path"])
         elif method != "env_info" and not self._gimp.program.running:
-            raise Refused(_NO_IMAGE)
+            raise Refused(NO_IMAGE)
 
     def env_info(self) -> str:
         """Size, mode, layers and file of the open image."""
-        if self._num_images() == 0:
+        if not self._image.exists():
             return "no image is open"
-        width, height, mode, path, *layers = self._gimp.ask(
-            f"(let* ((image {_NEWEST}) (layers (vector->list (cadr (gimp-image-get-layers image)))))"
-            " (append (list (car (gimp-image-width image)) (car (gimp-image-height image)) (car (gimp-image-base-type image))"
-            " (car (gimp-image-get-filename image))) (map (lambda (layer) (car (gimp-item-get-name layer))) layers)))"
-        )
-        name = next(name for name, number in _MODES.items() if number == int(mode))
-        shown = self.shown(Path(path)) if path else "no file"
-        return f"{shown}: {width} x {height} pixels, {name}; layers, top first: {', '.join(layers)}"
+        image = self._image.facts()
+        shown = self.shown(Path(image.path)) if image.path else "no file"
+        layers = ", ".join(image.layers)
+        return f"{shown}: {image.width} x {image.height} pixels, {image.mode}; layers, top first: {layers}"
 
     def open(self, path: str) -> str:
         """Open an image of the agent's folder."""
-        self.open_place(self.existing_file(path))
+        self._gimp.open(self.existing_file(path))
         return self.env_info()
 
     def export(self, path: str) -> str:
         """Write the image as it looks; an .xcf keeps its layers."""
-        self._require_image()
+        self._image.require()
         place = self.folder.resolve(path)
         ending = place.suffix.lower()
         if ending not in IMAGE_ENDINGS:
@@ -224,17 +228,13 @@ class GimpTools(Tools):
             raise Refused(f"there is no folder {Path(path).parent}")
         if place.is_dir():
             raise Refused(f"{path} is a folder")
-        file = scheme_text(str(place))
         prepare = (
             "(car (gimp-image-get-active-drawable copy))"
             if ending == ".xcf"
             else "(begin (if (= (car (gimp-image-base-type copy)) 2) (gimp-image-convert-rgb copy))"
             f" (car ({'gimp-image-flatten copy' if ending in _FLAT else 'gimp-image-merge-visible-layers copy 1'})))"
         )
-        self._gimp.ask(
-            f"(let* ((image {_NEWEST}) (copy (car (gimp-image-duplicate image))) (drawable {prepare}))"
-            f" (gimp-file-save 1 copy drawable {file} {file}) (gimp-image-delete copy) (gimp-image-clean-all image) 1)"
-        )
+        self._image.save_copy(str(place), prepare)
         if not place.is_file():
             raise Refused(f"GIMP wrote no {path}")
         return f"exported {self.shown(place)}"
@@ -247,15 +247,10 @@ class GimpTools(Tools):
 
     def crop(self, x: int, y: int, width: int, height: int) -> str:
         """To a rectangle inside the image."""
-        self._require_image()
-        whole = [
-            int(value)
-            for value in self._gimp.ask(
-                f"(let ((image {_NEWEST})) (list (car (gimp-image-width image)) (car (gimp-image-height image))))"
-            )
-        ]
-        if x < 0 or y < 0 or width < 1 or height < 1 or x + width > whole[0] or y + height > whole[1]:
-            raise Refused(f"the rectangle is not inside the image of {whole[0]} x {whole[1]} pixels")
+        self._image.require()
+        full_width, full_height = self._image.size()
+        if x < 0 or y < 0 or width < 1 or height < 1 or x + width > full_width or y + height > full_height:
+            raise Refused(f"the rectangle is not inside the image of {full_width} x {full_height} pixels")
         return self._change(f"(gimp-image-crop image {width} {height} {x} {y})")
 
     def rotate(self, degrees: int) -> str:
@@ -279,13 +274,13 @@ class GimpTools(Tools):
         """Of the active layer."""
         if not -100 <= amount <= 100:
             raise Refused("amount is a number from -100 to 100")
-        self._require_mode("rgb", 'saturation needs a colour image: gimp.set_mode("rgb") first')
+        self._image.require_mode("rgb", 'saturation needs a colour image: gimp.set_mode("rgb") first')
         return self._change(f"(gimp-drawable-hue-saturation drawable 0 0 0 {amount:.2f} 0)")
 
     def set_mode(self, mode: str) -> str:
         """Convert the image."""
-        self._require_image()
-        if self._mode() == mode:
+        self._image.require()
+        if self._image.mode() == mode:
             return f"it is {mode} already"
         commands = {
             "rgb": "(gimp-image-convert-rgb image)",
@@ -298,7 +293,7 @@ class GimpTools(Tools):
         """Gaussian, the active layer."""
         if not 0 < radius <= 500:
             raise Refused("radius is a number of pixels above 0, at most 500")
-        self._require_mode(None, 'an indexed image cannot be blurred: gimp.set_mode("rgb") first')
+        self._image.require_mode(None, 'an indexed image cannot be blurred: gimp.set_mode("rgb") first')
         return self._change(f"(plug-in-gauss 1 image drawable {radius:.2f} {radius:.2f} 0)")
 
     def fill(self, color: str) -> str:
@@ -318,59 +313,13 @@ class GimpTools(Tools):
 
     def undo(self) -> str:
         """Take the last change back. GIMP's procedures have no undo: it is pressed in the window."""
-        self._require_image()
+        self._image.require()
         self._gimp.around.press("gimp", "ctrl+z")
         return self.env_info()
 
-    def open_place(self, place: Path) -> None:
-        """Open and show an image; no action, but how files are opened with GIMP."""
-        file = scheme_text(str(place))
-        # Messages go to GIMP's error console meanwhile: the agent gets the reason as this action's result, not as a dialog.
-        (opened,) = self._gimp.ask(
-            "(begin (gimp-message-set-handler 2)"
-            f" (let ((opened (catch 0 (let ((image (car (gimp-file-load 1 {file} {file}))))"
-            " (gimp-display-new image) (gimp-image-clean-all image) image))))"
-            " (gimp-message-set-handler 0) opened))"
-        )
-        if opened == "0":
-            raise Refused(f"GIMP cannot read {self.shown(place)} as an image")
-        # The window takes the image, and its number into the title ("[a] (imported)-2.0 (RGB ...)"), when GIMP has time for it.
-        shown = f"-{opened}.0 ("
-        around = self._gimp.around
-        around.wait(
-            lambda: any(shown in title for title in around.titles(self._gimp.name)),
-            time.monotonic() + _SHOW_LIMIT_S,
-            f"GIMP's window with {place.name}",
-        )
-
     def _change(self, commands: str) -> str:
-        self._require_image()
-        self._gimp.ask(
-            f"(let* ((image {_NEWEST}) (drawable (car (gimp-image-get-active-drawable image))))"
-            " (gimp-context-push) (gimp-image-undo-group-start image)"
-            f" (let ((done (catch #f {commands} #t)))"
-            " (gimp-image-undo-group-end image) (gimp-context-pop) (gimp-displays-flush)"
-            ' (if done 1 (error "refused"))))'
-        )
+        self._image.change(commands)
         return self.env_info()
-
-    def _num_images(self) -> int:
-        return int(self._gimp.ask("(car (gimp-image-list))")[0])
-
-    def _mode(self) -> str:
-        number = int(self._gimp.ask(f"(car (gimp-image-base-type {_NEWEST}))")[0])
-        return next(name for name, known in _MODES.items() if known == number)
-
-    def _require_image(self) -> None:
-        if self._num_images() == 0:
-            raise Refused(_NO_IMAGE)
-
-    def _require_mode(self, mode: str | None, message: str) -> None:
-        """The image must have this mode; None: any but indexed."""
-        self._require_image()
-        found = self._mode()
-        if found == "indexed" or mode not in (None, found):
-            raise Refused(message)
 
 
 def _rgb(color: str) -> str:

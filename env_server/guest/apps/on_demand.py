@@ -25,7 +25,7 @@ class Surroundings:
     """One folder below it for each application's pipes and sockets, made at its start and removed at its end."""
     folder: AgentFolder
     wait: Callable[[Callable[[], bool], float, str], None]
-    """See `guest.windows.Windows.wait`."""
+    """See `guest.screen.windows.Windows.wait`."""
     titles: Callable[[str], list[str]]
     """``titles(name)``: of that application's windows without dialogs, topmost last."""
     press: Callable[[str, str], None]
@@ -126,7 +126,7 @@ class OnDemandApp:
         self.program.start()
 
     def connect(self, *, timeout_s: float) -> None:
-        """Wait until its interface answers. Raises one of `guest.windows.APP_FAILURES`."""
+        """Wait until its interface answers. Raises one of `guest.screen.windows.APP_FAILURES`."""
 
     def open(self, place: Path, *, timeout_s: float) -> None:
         """Open a file in the running application. Raises `Refused`."""

@@ -1,7 +1,7 @@
 """The agent's API of files, one public method per action of `common.actions.tables.system`; arguments the same.
 
 Methods give the text that the agent sees and raise `FileActionError`. Everything stays inside the agent's folder
-(`guest.folder`). ``files.open`` is not here: it needs applications (`guest.desktop`).
+(`files.folder`). ``files.open`` is not here: it needs applications (`guest.api`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writer's and Impress's trees as an agent can use them: cells by content, slides of the side pane, boxes without text. Pure."""
+"""Trees of the office's documents as an agent can use them: true places, cells by content, slides, boxes without text. Pure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,39 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from .roles import EDITABLE, ENABLED, SENSITIVE, has_state
-from .tree_walk import Node
+from .tree_walk import Extents, Node
 
 _PAGE = "PageShape"
 """How Impress names the page itself among the boxes on it."""
 
 
+def shift_root_panes(nodes: Sequence[Node]) -> list[Node]:
+    """The nodes with their true places, in the same order.
+
+    LibreOffice counts the places in its own area from below the menu bar; the GTK panel around it has the true place. GTK widgets
+    inside that area (name box, input line) report true places again: known by their being where their parent, shifted, is. The
+    office's own menu bar, which GTK replaces, is left out with its menus.
+    """
+    shifts: list[tuple[int, int]] = []
+    moved: list[Node] = []
+    for node in nodes:
+        x, y, width, height = node.extents
+        shift = shifts[node.parent] if node.parent >= 0 else (0, 0)
+        if node.parent >= 0:
+            outer: Extents = moved[node.parent].extents
+            if node.role == "root-pane":
+                shift = (outer[0] - x, outer[1] - y)
+            elif shift != (0, 0) and all(abs(a - b) <= 2 for a, b in zip(node.extents, outer, strict=True)):
+                shift = (0, 0)
+        is_replaced = node.parent >= 0 and moved[node.parent].role == "menu-bar" and moved[node.parent].extents[3] == 0
+        shifts.append(shift)
+        role = "unknown" if is_replaced else node.role
+        moved.append(replace(node, role=role, extents=(x + shift[0], y + shift[1], width, height)))
+    return moved
+
+
 def as_agents_see(nodes: Sequence[Node]) -> list[Node]:
-    """The nodes, in the same order; parents come before children.
+    """The nodes of Writer or Impress, in the same order; parents come before children.
 
     Boxes are plain panels in the tree. Those with text are seen by that; the others become ``shape``, else nobody could point at
     them. The slides of the side pane become list items. A table's cell is named by what it holds, as long as that is something.

@@ -1,4 +1,4 @@
-"""Key chords as text: ``ctrl+shift+s`` is three keys. Knows no key codes (`guest.keyboard` does)."""
+"""Key chords as text: ``ctrl+shift+s`` is three keys. Knows no key codes (`keyboard` does)."""
 
 from __future__ import annotations
 

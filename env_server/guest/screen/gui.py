@@ -1,7 +1,7 @@
-"""Mouse and keyboard: what each GUI action does on the screen.
+"""The agent's mouse and keyboard: each GUI action as events on the screen.
 
-The browser of the web tasks is locked: its own shortcuts are refused here, also where held keys would make one. Where a target
-lies was decided on the host; API actions are `guest.desktop`'s.
+The browser of the web tasks is locked: its own shortcuts are refused here, also where held keys would make one. The host has
+found the place of each target; `guest.api` carries out API actions.
 """
 
 from __future__ import annotations
@@ -18,30 +18,35 @@ from .chords import chord_keys, is_terminal_shortcut
 
 if TYPE_CHECKING:
     from .display import Screen
+    from .settle import Settler
     from .windows import Windows
 
 _MOVE_LIMIT_S = 0.1
-"""Toolkits follow a drag only when they see it move; none needs longer to do so."""
+"""Time for one move of a drag. Toolkits follow a drag only when they see it move; none needs longer to do so."""
 _DRAG_LIMIT_S = 3.0
-"""All moves of one drag together."""
+"""Time for all moves of one drag together."""
 _MOVES_PER_DRAG = 8
-"""At least so many motions: toolkits start a drag only after several."""
+"""Minimum number of motions: toolkits start a drag only after several."""
 _BATCH_LIMIT_S = 1.0
-"""For an application to take the characters typed so far, before their key codes get other characters."""
+"""Time for an application to take the characters typed so far, before their key codes get other characters."""
 
 
 class Gui:
     """The agent's mouse and keyboard."""
 
-    def __init__(self, screen: Screen, windows: Windows, *, locked: Chromium, open_terminal: Callable[[], bool]) -> None:
-        self._screen, self._windows, self._locked, self._open_terminal = screen, windows, locked, open_terminal
+    def __init__(
+        self, screen: Screen, windows: Windows, settler: Settler, *, locked: Chromium, open_terminal: Callable[[], bool]
+    ) -> None:
+        """``locked``: the browser of the web tasks. ``open_terminal`` returns False where there is no terminal to open."""
+        self._input, self._early_s = screen.input, screen.windows.early_s
+        self._windows, self._settler, self._locked, self._open_terminal = windows, settler, locked, open_terminal
         self._held: dict[str, int] = {}
         """Keys that the agent holds down, by name, in pressing order -> key code."""
         self._actions: dict[str, Callable[[Mapping[str, Any]], str | None]] = {
             "click": self._click,
             "double_click": functools.partial(self._click, num_clicks=2),
             "triple_click": functools.partial(self._click, num_clicks=3),
-            "hover": lambda args: self._screen.move(args["x"], args["y"]),
+            "hover": lambda args: self._input.move(args["x"], args["y"]),
             "scroll": self._scroll,
             "drag": lambda args: self._drag(((args["x"], args["y"]), (args["to_x"], args["to_y"]))),
             "drag_pixels": lambda args: self._drag(list(zip(args["path"][::2], args["path"][1::2], strict=True))),
@@ -54,7 +59,7 @@ class Gui:
         }
 
     def act(self, name: str, args: Mapping[str, Any]) -> str:
-        """Do one action; gives its result text. Raises `Refused`, and `UnknownKey` before the first key of a text or chord."""
+        """Do one action; returns its result text. Raises `Refused`, and `UnknownKey` before the first key of a text or chord."""
         action = self._actions.get(name)
         if action is None:
             raise Refused(f"unknown action {name!r}")
@@ -63,66 +68,66 @@ class Gui:
     def let_go(self) -> None:
         """Release all keys that the agent holds: its episode is over."""
         while self._held:
-            self._screen.release_key(self._held.popitem()[1])
+            self._input.release_key(self._held.popitem()[1])
 
     def _click(self, args: Mapping[str, Any], *, num_clicks: int = 1) -> None:
         button = args.get("button", "left")
         if button != "left" and self._is_locked():
             raise Refused("only the left button works in the browser")
-        time.sleep(self._screen.early_s(args["x"], args["y"]))
-        self._screen.click(args["x"], args["y"], button=button, num_clicks=num_clicks, hold=args.get("hold", ""))
+        time.sleep(self._early_s(args["x"], args["y"]))
+        self._input.click(args["x"], args["y"], button=button, num_clicks=num_clicks, hold=args.get("hold", ""))
 
     def _scroll(self, args: Mapping[str, Any]) -> None:
         if set(self._held) - {"shift"} and self._is_locked():
             raise Refused("the browser's own shortcuts are locked: with a key held down, the wheel would zoom the page for good")
-        self._screen.scroll(args["x"], args["y"], args["direction"], num_clicks=args.get("clicks", 5))
+        self._input.scroll(args["x"], args["y"], args["direction"], num_clicks=args.get("clicks", 5))
 
     def _drag(self, points: Sequence[tuple[int, int]]) -> None:
         path = _with_steps(points)
         limit_s = min(_MOVE_LIMIT_S, _DRAG_LIMIT_S / len(path))
-        self._screen.move(*path[0])
-        self._screen.press()
+        self._input.move(*path[0])
+        self._input.press()
         for place in path[1:]:
-            self._screen.move(*place)
-            self._windows.settle_within(deadline_s=limit_s)
-        self._screen.release()
+            self._input.move(*place)
+            self._settler.settle(limit_s=limit_s)
+        self._input.release()
 
     def _type(self, args: Mapping[str, Any]) -> None:
         text = args["text"] + ("\n" if args["enter"] else "")
         held = [name for name in self._held if name != "shift"]
         if held and self._is_locked():
             raise Refused(f"the browser's own shortcuts are locked; held: {', '.join(held)}")
-        batches = self._screen.batches(text)
+        batches = self._input.batches(text)
         if args["x"] is not None:
-            self._screen.click(args["x"], args["y"])
-            self._windows.settle_within(deadline_s=_BATCH_LIMIT_S)
+            self._input.click(args["x"], args["y"])
+            self._settler.settle(limit_s=_BATCH_LIMIT_S)
         if args["overwrite"]:
             self._select_content()
         for batch in batches[:-1]:
-            self._screen.type_text(batch)
-            self._windows.settle_within(deadline_s=_BATCH_LIMIT_S)
-        self._screen.type_text(batches[-1])
+            self._input.type_text(batch)
+            self._settler.settle(limit_s=_BATCH_LIMIT_S)
+        self._input.type_text(batches[-1])
 
     def _select_content(self) -> None:
-        """Select what the field holds, so that typing replaces it. In a sheet, typing replaces the cell's content anyway."""
+        """Select the field's content, so that typing replaces it. In a sheet, typing replaces the cell's content anyway."""
         front = self._windows.front_app()
         if front is None or front.name != "calc":
-            self._screen.press_chord("ctrl+a")
+            self._input.press_chord("ctrl+a")
 
     def _key(self, args: Mapping[str, Any]) -> None:
         self._refuse_shortcut(args["keys"])
         for _ in range(args.get("times", 1)):
             if not self._opens_terminal(args["keys"]):
-                self._screen.press_chord(args["keys"])
+                self._input.press_chord(args["keys"])
 
     def _key_down(self, args: Mapping[str, Any]) -> None:
         self._refuse_shortcut(args["keys"])
         if self._opens_terminal(args["keys"]):
             return
-        for name, code in zip(_names(args["keys"]), self._screen.key_codes(args["keys"]), strict=True):
+        for name, code in zip(_names(args["keys"]), self._input.key_codes(args["keys"]), strict=True):
             if name not in self._held:
                 self._held[name] = code
-                self._screen.press_key(code)
+                self._input.press_key(code)
 
     def _key_up(self, args: Mapping[str, Any]) -> None:
         names = _names(args["keys"])
@@ -131,7 +136,7 @@ class Gui:
             held = ", ".join(self._held) or "no key"
             raise Refused(f"{', '.join(missing)} is not held down; held: {held}")
         for name in names:
-            self._screen.release_key(self._held.pop(name))
+            self._input.release_key(self._held.pop(name))
 
     def _refuse_shortcut(self, keys: str) -> None:
         if self._is_locked() and refused_keys("+".join([*self._held, keys])):

@@ -13,9 +13,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..processes import is_at_rest
+from .windows import left
+
 if TYPE_CHECKING:
     from ..reading.accessibility import Accessibility
-    from .display import Screen
+    from ..session import Session
+    from ..web.chromium import Chromium
+    from .connection import Connection
+    from .windows import Windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +34,7 @@ class Settled:
 
 
 def settle(
-    screen: Screen,
+    connection: Connection,
     accessibility: Accessibility,
     *,
     quiet_s: float,
@@ -40,18 +46,19 @@ def settle(
 ) -> Settled:
     """Wait until ``confirmed()`` is true and ``quiet_s`` has passed without change, at most ``deadline_s``.
 
-    ``is_at_rest``: do those that could still change something wait? Else they get a quarter of the quiet time more.
-    ``meanwhile`` is called after half of the quiet time, and once more after a later change. Its own time counts as quiet.
+    ``is_at_rest`` returns True when all processes that could still change something wait; else they get a quarter of the quiet
+    time more. ``meanwhile`` is called after half of the quiet time, and once more after a later change. Its own time counts as
+    quiet.
     """
     started = last_change = time.monotonic()
     deadline = started + deadline_s
     poller = select.poll()
-    for fd in (screen.fileno(), accessibility.fileno(), *(() if extra_fd is None else (extra_fd,))):
+    for fd in (connection.fileno(), accessibility.fileno(), *(() if extra_fd is None else (extra_fd,))):
         poller.register(fd, select.POLLIN)
     is_confirmed = False
     num_calls_left, is_due = 2, meanwhile is not None
     while True:
-        changed = screen.pump()
+        changed = connection.pump()
         changed = bool(accessibility.pump()) or changed
         now = time.monotonic()
         if not is_confirmed and confirmed():
@@ -71,3 +78,46 @@ def settle(
         pause_s = quiet_s / 2 if is_due else quiet_s
         wake = min(deadline, last_change + pause_s) if is_confirmed else deadline
         poller.poll(max(0.0, wake - now) * 1000 + 0.5)
+
+
+class Settler:
+    """Waits until the application in front has taken all input and the screen is quiet."""
+
+    def __init__(self, session: Session, windows: Windows, chromium: Chromium, *, quiet_s: float) -> None:
+        """``quiet_s``: how long nothing may change."""
+        self._screen, self._accessibility = session.screen, session.accessibility
+        self._window_manager_pid = session.window_manager_pid
+        self._windows, self._chromium, self._quiet_s = windows, chromium, quiet_s
+
+    def settle(self, *, limit_s: float, calm: float = 1.0, meanwhile: Callable[[], object] | None = None) -> Settled:
+        """Wait at most ``limit_s`` for a screen that is quiet ``calm`` times as long as usual.
+
+        ``meanwhile``: see the function `settle`."""
+        deadline = time.monotonic() + limit_s
+        self._screen.input.sync_clicks(limit_s)
+        window, app = self._windows.front()
+        manager, page = self._screen.manager, self._chromium.page
+        ping = manager.ping(window.xid) if window else None
+        flush = page.start_flush() if app is self._chromium else None
+        pending: set[str] = {"ping"} if ping is not None else set()
+        if flush is not None:
+            pending.add("flush")
+        busy_ones = [self._window_manager_pid, *([window.pid] if window else [])]
+
+        def confirmed() -> bool:
+            if ping is not None and "ping" in pending and manager.answered(ping):
+                pending.discard("ping")
+            if flush is not None and "flush" in pending and page.flushed(flush):
+                pending.discard("flush")
+            return not pending
+
+        return settle(
+            self._screen.connection,
+            self._accessibility,
+            quiet_s=calm * self._quiet_s,
+            deadline_s=left(deadline),
+            confirmed=confirmed,
+            is_at_rest=lambda: all(map(is_at_rest, busy_ones)),
+            extra_fd=self._chromium.fileno() if flush is not None else None,
+            meanwhile=meanwhile,
+        )

@@ -294,7 +294,7 @@ _PAGE_GETTERS = frozenset(
     }
 )
 _UNTOLD = re.compile(r"\b(?:(attr|docattr|txt|val|act)[|:]|(application)\b)")
-"""Parts of rules over the accessibility tree that our trees (`env_server.guest.reading.tree_xml`) have not: see
+"""Parts of rules over the accessibility tree that our trees (`env_server.guest.osworld.tree_xml`) have not: see
 `TREE_NAMESPACES`."""
 _METRIC_NEEDS: Mapping[str, tuple[Kind, str]] = {
     "is_added_to_steam_cart": ("network", "metric is_added_to_steam_cart reads a web site"),

@@ -1,7 +1,7 @@
 """Calc as the environment uses it: the warm sheet of tasks without a file, and what the active sheet shows.
 
 Cells are read by UNO in one call; where they are on screen comes from the accessibility table's row and column edges,
-read once per layout (`guest.reader`).
+read once per layout (`guest.reading.sheet_cells`).
 """
 
 from __future__ import annotations

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from computerrl.common.actions.tables import apps as tables
-from computerrl.env_server.guest.apps import catalog, code, vlc
+from computerrl.env_server.guest.apps import catalog, code
 from computerrl.env_server.guest.apps.browser import PAGES, BrowserTools
 from computerrl.env_server.guest.apps.code import Code, CodeTools
-from computerrl.env_server.guest.apps.gimp import Gimp, GimpTools, scheme_text
+from computerrl.env_server.guest.apps.gimp import Gimp, GimpTools
+from computerrl.env_server.guest.apps.gimp_image import scheme_text
 from computerrl.env_server.guest.apps.on_demand import Surroundings, Tools
-from computerrl.env_server.guest.apps.vlc import Vlc, VlcTools, changed_settings, read_setting
+from computerrl.env_server.guest.apps.vlc import Vlc, VlcTools
+from computerrl.env_server.guest.apps.vlc_settings import VlcSettings, changed_settings, read_setting
 from computerrl.env_server.guest.faults import Refused
 from computerrl.env_server.guest.files.folder import AgentFolder, FileActionError
 
@@ -85,7 +87,7 @@ def test_image_counts_as_open_only_when_the_window_shows_it(around: Surroundings
     slow = dataclasses.replace(around, wait=wait, titles=lambda name: titles[:1] if name == "gimp" else [])
     gimp = Gimp(slow)
     monkeypatch.setattr(gimp, "ask", lambda _expression: ["12"])
-    gimp.tools.open_place(around.folder.root / "a.png")
+    gimp.open(around.folder.root / "a.png")
     assert len(seen) == 2 and len(titles) == 1
 
 
@@ -119,7 +121,7 @@ def test_settings_set_before_the_start_are_in_the_file_of_the_start(around: Surr
     ],
 )
 def test_setting_text_is_what_the_file_holds(around: Surroundings, field: str, value: Any, text: str) -> None:
-    assert Vlc(around).tools.setting_text(field, value) == text
+    assert VlcSettings(around.folder).text_of(field, value) == text
 
 
 @pytest.mark.parametrize(
@@ -138,11 +140,11 @@ def test_setting_text_is_what_the_file_holds(around: Surroundings, field: str, v
 )
 def test_setting_text_of_something_else_is_refused(around: Surroundings, field: str, value: Any) -> None:
     with pytest.raises((Refused, FileActionError)):
-        Vlc(around).tools.setting_text(field, value)
+        VlcSettings(around.folder).text_of(field, value)
 
 
 def test_record_path_is_the_folder_s_whole_path(around: Surroundings) -> None:
-    assert Vlc(around).tools.setting_text("input-record-path", "sub") == str(around.folder.root / "sub")
+    assert VlcSettings(around.folder).text_of("input-record-path", "sub") == str(around.folder.root / "sub")
 
 
 def test_media_files_of_a_folder_by_ending(around: Surroundings) -> None:
@@ -177,7 +179,7 @@ def test_what_is_known_beforehand_is_refused_before_the_application_is_started(
 
 
 def test_needs_no_start_names_methods_that_are_there() -> None:
-    assert all(callable(getattr(VlcTools, method)) for method in vlc.VlcTools.needs_no_start)
+    assert all(callable(getattr(VlcTools, method)) for method in VlcTools.needs_no_start)
 
 
 # --- Visual Studio Code ----------------------------------------------------------------------------------------------

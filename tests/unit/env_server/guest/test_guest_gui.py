@@ -23,6 +23,14 @@ class FakeScreen:
     def early_s(self, x: int, y: int) -> float:
         return 0.0
 
+    @property
+    def input(self) -> FakeScreen:
+        return self
+
+    @property
+    def windows(self) -> FakeScreen:
+        return self
+
     def key_codes(self, keys: str) -> list[int]:
         return [len(part) for part in keys.split("+")]
 
@@ -36,7 +44,7 @@ class FakeWindows:
     def front_app(self) -> object:
         return self.front
 
-    def settle_within(self, *, deadline_s: float) -> None:
+    def settle(self, *, limit_s: float) -> None:
         pass
 
 
@@ -57,7 +65,7 @@ def gui(screen: FakeScreen, *, locked: bool = False, has_terminal: bool = False)
             screen.done.append(("terminal",))
         return has_terminal
 
-    return Gui(screen, windows, locked=LOCKED, open_terminal=open_terminal)  # type: ignore[arg-type]
+    return Gui(screen, windows, windows, locked=LOCKED, open_terminal=open_terminal)  # type: ignore[arg-type]
 
 
 def test_quote_comes_back_as_the_result(screen: FakeScreen) -> None:

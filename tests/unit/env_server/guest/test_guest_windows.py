@@ -14,7 +14,7 @@ from computerrl.env_server.guest.processes import Program
 from computerrl.env_server.guest.screen.windows import Windows
 
 if TYPE_CHECKING:
-    from computerrl.env_server.guest.screen.display import Window
+    from computerrl.env_server.guest.screen.window_list import Window
 
 
 class FakeApp:
@@ -39,7 +39,15 @@ class FakeApp:
 class FakeScreen:
     app: FakeApp
 
-    def windows(self) -> list[Window]:
+    @property
+    def windows(self) -> FakeScreen:
+        return self
+
+    @property
+    def connection(self) -> FakeScreen:
+        return self
+
+    def managed(self) -> list[Window]:
         return [cast("Window", SimpleNamespace(pid=self.app.program.pid, kind="", is_dialog=False))] * ("show" in self.app.script)
 
     def wait_for_event(self, timeout_s: float) -> None:
@@ -50,7 +58,7 @@ def ready(app: FakeApp, *, within_s: float = 600.0) -> None:
     screen = FakeScreen()
     screen.app = app
     session: Any = SimpleNamespace(screen=screen, accessibility=SimpleNamespace(forget=lambda _pid: None))
-    windows = Windows(session, [app], cast("Any", None), browser=cast("Any", None), settle_quiet_s=0.1)
+    windows = Windows(session, [app], cast("Any", None))
     try:
         windows.ready_though_it_dies(app, time.monotonic() + within_s)
     finally:

@@ -9,6 +9,8 @@ from typing import Any, cast
 
 import pytest
 
+from computerrl.env_server.guest.applications import Applications
+from computerrl.env_server.guest.apps.launcher import Launcher
 from computerrl.env_server.guest.apps.on_demand import OnDemandApp, Surroundings
 from computerrl.env_server.guest.faults import DesktopError, Refused
 from computerrl.env_server.guest.files.folder import AgentFolder
@@ -60,10 +62,11 @@ def test_slow_application_is_waited_for_and_one_that_quits_is_started_anew(tmp_p
         screen_size=(800, 600),
     )
     app, windows = App(around), Windows()
-    parts: dict[str, Any] = dict.fromkeys(("chromium", "calc", "documents", "editor", "files"))
-    openers = Openers(
-        cast(Any, None), cast(Any, windows), cast(Any, None), around.folder, office_apps={}, on_demand={"slow": app}, **parts
-    )
+    parts: dict[str, Any] = dict.fromkeys(("chromium", "calc", "writer", "impress", "documents", "editor", "files"))
+    apps = Applications(on_demand={"slow": app}, **parts)
+    launcher = Launcher(cast(Any, None), cast(Any, windows), apps)
+    nobody: Any = None
+    openers = Openers(apps, launcher, cast(Any, windows), around.folder, editor_tabs=nobody, file_window=nobody)
 
     def open_app() -> int:
         openers.open_app("slow", time.monotonic() + 60)
@@ -78,12 +81,12 @@ def test_slow_application_is_waited_for_and_one_that_quits_is_started_anew(tmp_p
         first = open_while_it_starts()
         assert open_while_it_starts() == first
         windows.shown = True
-        assert open_app() == first and openers.open == ["slow"]
+        assert open_app() == first and apps.open == ["slow"]
         windows.shown = False  # it was quit, and its process is not gone yet
         second = open_while_it_starts()
         assert second != first
         assert open_while_it_starts() == second
         windows.shown = True
-        assert open_app() == second and openers.open == ["slow"]
+        assert open_app() == second and apps.open == ["slow"]
     finally:
         app.close()

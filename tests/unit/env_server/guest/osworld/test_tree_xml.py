@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from computerrl.env_server.guest.osworld.tree_xml import as_xml
 from computerrl.env_server.guest.reading.tree_walk import Node
-from computerrl.env_server.guest.reading.tree_xml import as_xml
 from computerrl.env_server.tasks.reading.packages import xml_of
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from computerrl.env_server.guest import programs
+from computerrl.env_server.guest.osworld import programs
 
 
 @pytest.mark.parametrize(

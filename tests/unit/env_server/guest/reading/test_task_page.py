@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from computerrl.env_server.guest.web.chromium import Chromium, PageError
+from computerrl.env_server.guest.web.task_page import PageError, TaskPage
 
 ADD, REMOVE = "Page.addScriptToEvaluateOnNewDocument", "Page.removeScriptToEvaluateOnNewDocument"
 
 
-class Recorded(Chromium):
+class Recorded(TaskPage):
     """Answers as the browser would and keeps what runs in new documents."""
 
     def __init__(self, folder: Path, *, answer: Mapping[str, Any]) -> None:
         (folder / "miniwob").mkdir()
         (folder / "miniwob/click-button.html").touch()
-        super().__init__(env={"HOME": str(folder)}, log_folder=folder, width=800, height=600, pages=folder)
+        super().__init__(cast("Any", None), folder)
         self.answer = answer
         self.scripts: dict[str, str] = {}
         self.seen_by_page: list[str] = []
 
-    def _close_other_pages(self, deadline: float) -> None:
+    def _close_others(self, deadline: float) -> None:
         pass
 
     def _call(self, method: str, params: Mapping[str, Any] | None = None, *, deadline: float) -> dict[str, Any]:
@@ -39,19 +39,19 @@ class Recorded(Chromium):
         return dict(self.answer) if method == "Runtime.evaluate" else {}
 
 
-def open_page(browser: Chromium) -> None:
-    browser.open_page("click-button", 7, timeout_s=60.0)
+def open_page(page: TaskPage) -> None:
+    page.open("click-button", 7, timeout_s=60.0)
 
 
 def test_page_starts_its_seed_by_itself_and_the_next_page_does_not(tmp_path: Path) -> None:
-    browser = Recorded(tmp_path, answer={"result": {"value": True}})
-    open_page(browser)
-    assert len(browser.seen_by_page) == 1 and "Math.seedrandom(7)" in browser.seen_by_page[0]
-    assert not browser.scripts
+    page = Recorded(tmp_path, answer={"result": {"value": True}})
+    open_page(page)
+    assert len(page.seen_by_page) == 1 and "Math.seedrandom(7)" in page.seen_by_page[0]
+    assert not page.scripts
 
 
 def test_page_whose_start_fails_leaves_no_script_for_the_next(tmp_path: Path) -> None:
-    browser = Recorded(tmp_path, answer={"exceptionDetails": {"exception": {"description": "core is not defined"}}})
+    page = Recorded(tmp_path, answer={"exceptionDetails": {"exception": {"description": "core is not defined"}}})
     with pytest.raises(PageError, match="core is not defined"):
-        open_page(browser)
-    assert not browser.scripts
+        open_page(page)
+    assert not page.scripts

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
-from .roles import state_names
-from .tree_walk import Node
+from ..reading.roles import state_names
+from ..reading.tree_walk import Node
 
 _STATE_SPACE = "urn:accessibility:state"
 _COMPONENT_SPACE = "urn:accessibility:component"

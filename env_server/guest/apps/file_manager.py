@@ -1,15 +1,21 @@
-"""The two GTK applications: the text editor (Mousepad) and the file manager (Thunar). Both stay running between tasks."""
+"""The file manager (Thunar), which stays running between tasks, and the folder that its window shows."""
 
 from __future__ import annotations
 
-import configparser
+import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .files.folder import read_regular, remove
-from .processes import Program
-from .reading.dbus import Bus, Call
+from ..files.folder import AgentFolder, FileActionError, read_regular, remove
+from ..processes import Program
+from ..reading.dbus import Bus, Call
+from ..screen.windows import left
+
+if TYPE_CHECKING:
+    from ..reading.controls import Controls
+    from ..screen.windows import Windows
 
 _ACTIONS_FILE, _SHORTCUTS = "uca.xml", "accels.scm"
 _THUNAR_SETTINGS: Mapping[str, str | bool] = {
@@ -40,97 +46,17 @@ _THUNAR_ACTIONS = """<?xml version="1.0" encoding="UTF-8"?>
 </action>
 </actions>
 """
-"""Of its menus: an agent may add programs to them. Thunar's own, with the number that Thunar would give it."""
-
-_MOUSEPAD_SETTINGS = """[org/xfce/mousepad/preferences/window]
-opening-mode='tab'
-path-in-title=false
-recent-menu-items=uint32 0
-remember-size=false
-
-[org/xfce/mousepad/preferences/file]
-session-restore='never'
-monitor-changes=false
-add-last-end-of-line=false
-autosave-timer=0
-
-[org/xfce/mousepad/preferences/view]
-auto-indent=false
-word-wrap=true
-"""
-_REMEMBERED = ("org/xfce/mousepad/preferences/", "org/xfce/mousepad/state/search")
-"""Groups that count as settings; what was looked for is offered again."""
-
+"""Actions of its menus, to which an agent may add programs: Thunar's own, with the number that Thunar would give it."""
 XFCONF, CHANNEL = "org.xfce.Xfconf", "thunar"
 """The settings service, and where it keeps the file manager's."""
 _XFCONF_LIMIT_S = 5.0
-"""Its daemon starts when it is first called."""
-
-
-class Editor:
-    """Mousepad."""
-
-    name = "editor"
-    window_kind = ""
-
-    def __init__(self, *, env: Mapping[str, str], log_folder: Path, bus: Bus) -> None:
-        self.program = Program(self.name, ["mousepad"], env=env, log_folder=log_folder)
-        self._bus = bus
-        self._settings = Path(env["HOME"]) / ".config/glib-2.0/settings/keyfile"
-        self._keys = Path(env["HOME"]) / ".config/Mousepad"
-        """It writes its shortcuts there, when it ends."""
-
-    def start(self) -> None:
-        """Start it with an empty window and its first settings."""
-        self.end()
-        self._settings.parent.mkdir(parents=True, exist_ok=True)
-        self._settings.write_text(_MOUSEPAD_SETTINGS, encoding="utf-8")
-        self.program.start()
-
-    def connect(self, *, timeout_s: float) -> None:
-        """Its window is all there is to wait for."""
-
-    def end(self) -> None:
-        """End it; it is started anew when it is needed."""
-        self.program.kill()
-        remove(self._settings)
-        remove(self._keys)
-
-    def note(self) -> None:
-        """Its first settings are known beforehand."""
-
-    def changes(self, *, timeout_s: float) -> list[str]:
-        """Which groups of its settings are not those that it was started with."""
-        try:
-            now = _remembered((read_regular(self._settings) or b"").decode())
-        except (UnicodeDecodeError, configparser.Error):
-            return ["no settings file"]
-        first = _remembered(_MOUSEPAD_SETTINGS)
-        return sorted(name for name in first.keys() | now.keys() if first.get(name) != now.get(name))
-
-    def profile(self) -> list[Path]:
-        """Where all its files lie."""
-        return [self._settings, self._keys]
-
-    def kept(self) -> list[Path]:
-        """Its settings, which it looks at all the time."""
-        return [self._settings]
-
-    def open(self, path: Path, *, timeout_s: float) -> None:
-        """Ask the running editor for this file; it takes the place of an empty tab."""
-        call = Call(
-            "org.xfce.mousepad", "/org/xfce/mousepad", "org.freedesktop.Application", "Open", "asa{sv}", ([path.as_uri()], {})
-        )
-        self._bus.call(call, timeout_s=timeout_s)
-
-    def activate(self, action: str) -> None:
-        """Activate an action of its first window, such as ``file.new``; does not wait for it to be done."""
-        place = "/org/xfce/mousepad/window/1"
-        self._bus.send(Call("org.xfce.mousepad", place, "org.gtk.Actions", "Activate", "sava{sv}", (action, (), {})))
+"""Time for one call of the settings service, whose daemon starts when it is first called."""
+_FILE_LIST = frozenset({"table"})
+"""Role of the list of files, each of which has several objects."""
 
 
 class Files:
-    """Thunar."""
+    """Thunar: its process, its settings and its files."""
 
     name = "files"
     window_kind = ""
@@ -139,7 +65,7 @@ class Files:
         self.program = Program(self.name, ["thunar", str(folder)], env=env, log_folder=log_folder)
         self._bus = bus
         self._own = Path(env["HOME"]) / ".config/Thunar"
-        """Actions of its menus, and shortcuts."""
+        """Folder of its menus' actions and of its shortcuts."""
 
     def start(self) -> None:
         """Start it showing the agent's folder, with its first settings."""
@@ -165,7 +91,7 @@ class Files:
         """Its first settings are known beforehand."""
 
     def changes(self, *, timeout_s: float) -> list[str]:
-        """Which of its settings and files are not those that it was started with."""
+        """Names of its settings and files that are not as at its start."""
         settings, files = self._settings(), self._files()
         first = {_ACTIONS_FILE: _THUNAR_ACTIONS.encode(), _SHORTCUTS: b""}
         changed = [name for name, value in settings.items() if value != _THUNAR_SETTINGS.get(name)]
@@ -206,16 +132,53 @@ class Files:
         return self._bus.call(Call(XFCONF, "/org/xfce/Xfconf", XFCONF, method, signature, args), timeout_s=_XFCONF_LIMIT_S)
 
 
-def gets_new_tab(name: str, title: str) -> bool:
-    """Does the editor open the file ``name`` in a tab of its own, beside the only one, which is shown with ``title``?
+class FileWindow:
+    """The file manager's window: its folder, and the list of files in it."""
 
-    A file that is open is only shown again, with whatever was typed into it, and one without a name gives its tab away, with
-    what there is to undo. Titles hold the name alone, so another folder's file of that name counts as open too.
-    """
-    return name not in title and "Untitled" not in title
+    def __init__(self, files: Files, windows: Windows, controls: Controls, folder: AgentFolder) -> None:
+        self._files, self._windows, self._controls, self._folder = files, windows, controls, folder
+        self._shown = folder.root
+        """The folder that a task has opened."""
+        self._list = ""
+        """Object path of the list of files; empty: not known."""
 
+    def show(self, folder: str, deadline: float) -> None:
+        """Show a folder of the agent's in one window, whatever the last agent left open. Raises `FileActionError`."""
+        place = self._folder.resolve(folder)
+        if not place.is_dir():
+            raise FileActionError(f"there is no folder {folder}")
+        files, windows = self._files, self._windows
+        windows.ready_to_read(files, deadline)
+        nodes = self._controls.nodes_of(files.program.pid, without=_FILE_LIST)
+        num_tabs = sum(node.role == "page-tab" for node in nodes)
+        if num_tabs > 1:  # two panes have a tab each
+            windows.restart(files, deadline)
+            windows.ready_to_read(files, deadline)
+            nodes = self._controls.nodes_of(files.program.pid, without=_FILE_LIST)
+        shown = windows.of(files)
+        is_there = [window.title for window in shown] == [f"{place.name} - Thunar"]
+        self._list = next((node.path for node in nodes if node.role in _FILE_LIST), "")
+        if is_there and self._list and self._controls.has_plain_entry(files.program.pid, nodes, f"{place}/"):
+            self._controls.focus(files.program.pid, self._list)
+        else:
+            old = {window.xid for window in shown}
+            files.open(place, timeout_s=left(deadline))
+            windows.wait(lambda: any(w.xid not in old for w in windows.of(files)), deadline, "the file manager's window")
+            windows.close(files, old, deadline)
+            windows.wait(self._has_list, deadline, "the file manager's list of files")
+        self._shown = place
 
-def _remembered(settings: str) -> dict[str, dict[str, str]]:
-    parser = configparser.ConfigParser(interpolation=None, strict=False)
-    parser.read_string(settings)
-    return {name: dict(parser[name]) for name in parser.sections() if name.startswith(_REMEMBERED)}
+    def _has_list(self) -> bool:
+        nodes = self._controls.nodes_of(self._files.program.pid, without=_FILE_LIST)
+        self._list = next((node.path for node in nodes if node.role in _FILE_LIST), "")
+        return bool(self._list)
+
+    def select_first_file(self, deadline: float) -> None:
+        """Have the file manager list its task's folder again, and select the first file."""
+        place = self._shown
+        if not place.is_dir():  # a later step of the set-up has removed it
+            return
+        # The file manager takes notice of this change of the folder. Changes while it lists a folder it may miss for ever.
+        os.chmod(place, stat.S_IMODE(place.stat().st_mode))
+        names = [name.rstrip("/") for name in self._folder.list(str(place.relative_to(self._folder.root)))]
+        self._controls.select_first_file(self._files.program.pid, self._list, names, deadline=deadline)

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from computerrl.env_server.guest.gtk_apps import Editor, gets_new_tab
+from computerrl.env_server.guest.apps.editor import Editor, gets_new_tab
 from computerrl.env_server.guest.reading.dbus import Bus
 
 WRITTEN_BY_ITSELF = "\n[org/xfce/mousepad/state/window]\nmaximized=true\n"

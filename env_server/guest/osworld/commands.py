@@ -1,0 +1,155 @@
+"""Commands that OSWorld's set-up steps and judges run inside the container, as the agent's user.
+
+`programs` knows which commands are for an application of the desktop; those are not run here.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from .. import processes
+
+_MAX_OUTPUT = 1_000_000
+"""Bytes kept of a command's output; a file that an agent has made may be without end."""
+_NO_ROOM = frozenset({errno.EAGAIN, errno.ENOMEM})
+"""Errors of a command that could be run and cannot be started now."""
+_OWN_FILES_ENV = {"PYTHONSAFEPATH": "1", "GIT_CONFIG_GLOBAL": os.devnull}
+"""Beside a program of the judge's in the home lie the agent's files, which must not be taken for its modules; git starts programs
+that its settings name."""
+_PYTHON = re.compile(r"(?:/usr/bin/)?python3(?:\.\d+)?")
+_PYTHON_TEXT = re.compile(r"\b(python3(?:\.\d+)?) +-c\b")
+
+
+class Commands:
+    """The commands of one desktop."""
+
+    def __init__(self, *, env: Mapping[str, str], folder: Path, log: Path, close_apps: Callable[[float], bool]) -> None:
+        """``folder``: where commands run; ``log``: output of launched ones. ``close_apps(deadline)`` closes all applications on
+        demand and all that they started, and returns True when programs of the agent's own were among it."""
+        # Modules that an agent has put among its own are no part of a judge's Python.
+        self._env = {**env, "PYTHONNOUSERSITE": "1"}
+        self._folder, self._log, self._close_apps = folder, log, close_apps
+        self._launched: list[subprocess.Popen[bytes]] = []
+        self._has_run = False
+        """Has any command been run since the last reset?"""
+        self._has_ended_programs = False
+        """Have programs of the agent's been ended for a judge, so that the next reset does not find them any more?"""
+        self.brings_own_files = False
+        """Has the judge files of its own to bring and to run?"""
+
+    def end(self) -> tuple[bool, bool]:
+        """End the programs that `launch` started, with all their children. Returns whether any command was run since the last
+        time, and whether programs of the agent's were ended for a judge."""
+        self._end_launched()
+        found = self._has_run, self._has_ended_programs
+        self._has_run = self._has_ended_programs = self.brings_own_files = False
+        return found
+
+    def end_programs(self, deadline: float) -> None:
+        """End all that a task or its agent has started."""
+        self._end_launched()
+        self._has_ended_programs |= self._close_apps(deadline)
+
+    def bring_own_files(self) -> None:
+        """The judge is about to bring files and to run them: end the agent's programs; commands take nothing from its home."""
+        self.brings_own_files = True
+        self._end_strays()
+
+    def run(self, command: str | Sequence[str], timeout_s: float) -> dict[str, Any]:
+        """Run to the end, at most ``timeout_s``. Returns ``returncode`` (127: cannot be started), ``stdout`` and ``stderr``."""
+        argv = ["bash", "-c", command] if isinstance(command, str) else list(command)
+        self._has_run = True
+        if processes.are_used_up():
+            self._end_strays()
+        env = {**self._env, **_OWN_FILES_ENV} if self.brings_own_files else self._env
+        try:
+            process = subprocess.Popen(
+                _without_modules_of_the_home(argv),
+                cwd=self._folder,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            if error.errno in _NO_ROOM:
+                raise
+            return {"returncode": 127, "stdout": "", "stderr": f"{argv[0]}: {error.strerror}"}
+        (out, err), code = _outcome(process, timeout_s)
+        return {"returncode": code, "stdout": out.decode(errors="replace"), "stderr": err.decode(errors="replace")}
+
+    def launch(self, command: str | Sequence[str]) -> None:
+        """Start it and do not wait; `end` ends it."""
+        argv = ["bash", "-c", command] if isinstance(command, str) else list(command)
+        self._has_run = True
+        with open(self._log, "ab") as log:
+            process = subprocess.Popen(
+                argv,
+                cwd=self._folder,
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._launched.append(process)
+
+    def _end_strays(self) -> None:
+        self._has_ended_programs |= processes.end_strays()
+
+    def _end_launched(self) -> None:
+        for process in self._launched:
+            _end(process)
+        self._launched.clear()
+
+
+def _without_modules_of_the_home(argv: Sequence[str]) -> list[str]:
+    """A text for Python would take modules from the current folder, which is the home."""
+    program, *rest = argv
+    if rest[:1] == ["-c"] and _PYTHON.fullmatch(program):
+        return [program, "-P", *rest]
+    return [program, *(_PYTHON_TEXT.sub(r"\1 -P -c", word) for word in rest)]
+
+
+def _outcome(process: subprocess.Popen[bytes], timeout_s: float) -> tuple[list[bytes], int]:
+    """Its output and its errors, as far as they are kept, and its exit code; 124 where it does not end in time, or its children
+    do not."""
+    assert process.stdout is not None and process.stderr is not None
+    deadline = time.monotonic() + timeout_s
+    kept = [bytearray(), bytearray()]
+    with selectors.DefaultSelector() as selector, process.stdout as out, process.stderr as err:
+        for number, stream in enumerate((out, err)):
+            selector.register(stream, selectors.EVENT_READ, number)
+        while selector.get_map():
+            for key, _ in selector.select(max(0.0, deadline - time.monotonic())):
+                chunk = os.read(key.fd, 1 << 16)
+                kept[key.data] += chunk[: _MAX_OUTPUT - len(kept[key.data])]
+                if not chunk:
+                    selector.unregister(key.fileobj)
+            if time.monotonic() > deadline:
+                break
+        has_ended = not selector.get_map()
+    if has_ended:
+        with suppress(subprocess.TimeoutExpired):
+            return [bytes(text) for text in kept], process.wait(timeout=max(0.0, deadline - time.monotonic()))
+    _end(process)
+    return [bytes(text) for text in kept], 124
+
+
+def _end(process: subprocess.Popen[Any]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
