@@ -33,7 +33,7 @@ def main() -> int:
     settings = json.loads(sys.argv[1])
     os.umask(0o077)
     wire = Wire(socket.socket(fileno=os.dup(1)))
-    os.dup2(2, 1)  # what anything prints goes to the log
+    os.dup2(2, 1)  # all output of this process goes to the log
     processes.adopt_orphans()
     started = time.monotonic()
     deadline = started + settings["start_deadline_s"]

@@ -1,4 +1,4 @@
-"""Everything below the applications: folders, X server, window manager, buses. Made once at start; its death is the desktop's."""
+"""Everything below the applications: folders, X server, window manager, buses. It is made once; its end is the desktop's."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _ACCESSIBILITY_BUS = "org.a11y.Bus"
 _ACCESSIBILITY_STATUS = "org.a11y.Status"
 
 _SERVICE_LIMIT_S = 10.0
-"""For the settings service to end, at a reset."""
+"""Time for the settings service to end, at a reset."""
 
 _OWN = Path(__file__).parent
-"""Where no agent can write: the window manager and the bus read their settings again when they are told to."""
+"""A folder that no agent can write to: the window manager and the bus read their settings again on request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Places:
     """Folders of one desktop, as the guest sees them."""
 
     home: Path
-    """The desktop's own: what no task and no application looks for."""
+    """The desktop's own files, which no task and no application looks for."""
     logs: Path
     frame: Path
     agent: Path
@@ -145,9 +145,9 @@ class Session:
         return {name: bool(value) for name, value in values}
 
     def put_back(self) -> None:
-        """Forget what programs have told the session's services.
+        """Undo the changes that programs have made to the session's services.
 
-        The settings service tells nobody which settings it has, so it is started anew. Aids are turned on and off as they were
+        The settings service does not report all its settings, so it is started anew. Aids are turned on and off as they were
         when the desktop began. Raises `DesktopError` where programs would not find a service any more.
         """
         for folder, mode in self._socket_folders.items():
@@ -175,7 +175,7 @@ class Session:
         remove(self._stored_settings)
 
     def _start_settings_service(self) -> None:
-        # Before any program of an agent's does: what it starts is no service.
+        # Before any program of an agent's does: a process that such a program starts is no service.
         self.bus.call(Call(XFCONF, "/org/xfce/Xfconf", "org.freedesktop.DBus.Peer", "Ping"))
 
     def _ask_accessibility(self, member: str, signature: str, args: tuple[Any, ...]) -> list[Any]:
@@ -196,7 +196,7 @@ def _connect(address: str, deadline: float) -> Bus:
         try:
             return Bus(address)
         except DBusError:
-            # The bus tells nobody when it listens; this happens once per desktop and takes a few milliseconds.
+            # The bus does not report when it listens; this happens once per desktop and takes a few milliseconds.
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.005)

@@ -60,7 +60,7 @@ class Editor:
         self.program.start()
 
     def connect(self, *, timeout_s: float) -> None:
-        """Its window is all there is to wait for."""
+        """Return at once: its window is waited for by `Windows`."""
 
     def end(self) -> None:
         """End it; it is started anew when it is needed."""
@@ -160,8 +160,8 @@ class EditorTabs:
 def gets_new_tab(name: str, title: str) -> bool:
     """Does the editor open the file ``name`` in a tab of its own, beside the only one, which is shown with ``title``?
 
-    A file that is open is only shown again, with whatever was typed into it, and one without a name gives its tab away, with
-    what there is to undo. Titles hold the name alone, so another folder's file of that name counts as open too.
+    A file that is open is only shown again, with all that was typed into it, and one without a name gives its tab away, with
+    its steps to undo. Titles hold the name alone, so another folder's file of that name counts as open too.
     """
     return name not in title and "Untitled" not in title
 

@@ -80,7 +80,7 @@ class Files:
         self.program.start()
 
     def connect(self, *, timeout_s: float) -> None:
-        """Its window is all there is to wait for."""
+        """Return at once: its window is waited for by `Windows`."""
 
     def end(self) -> None:
         """End it; it is started anew when it is needed."""
@@ -108,7 +108,7 @@ class Files:
 
     def _files(self) -> dict[str, bytes | None]:
         found = {path.name: read_regular(path) for path in self._own.glob("*")}
-        # It writes all shortcuts at some time, those that nobody has set as comments.
+        # It writes all shortcuts at some time, unset ones as comments.
         shortcuts = (found.pop(_SHORTCUTS, None) or b"").splitlines()
         return {**found, _SHORTCUTS: b"\n".join(line for line in shortcuts if not line.startswith(b";"))}
 

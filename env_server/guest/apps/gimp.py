@@ -1,8 +1,8 @@
-"""GIMP's process, and how it is asked: Scheme expressions go to it through one named pipe, their values come back by another.
+"""GIMP's process and the agent's API. Scheme expressions go to GIMP through one named pipe, their values come back by another.
 
 GIMP starts a Scheme interpreter for every expression that it gets over the session bus, which takes half a second. So one such
 expression is sent, once: it reads the others from a pipe, one after another, for as long as GIMP runs. Only this process holds
-the pipes' other ends, and there is no port. The agent's API is `GimpTools`.
+the pipes' other ends, and there is no port.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .on_demand import OnDemandApp, Surroundings, Tools
 _NAME, _OBJECT = "org.gimp.GIMP.UI", "/org/gimp/GIMP/UI"
 _ASK_LIMIT_S = 7.0
 _KNOWN_PLUG_INS = Path("/opt/computerrl/gimp/pluginrc")
-"""What the image knows of GIMP's plug-ins (full.def); without it, each start asks all of them."""
+"""The image's list of GIMP's plug-ins (full.def); without it, each start queries all of them."""
 _DONE, _FAILED = "-- computerrl done --", "-- computerrl failed --"
 _WORKER = """(let ((questions (open-input-file %(questions)s)))
   (let loop ()
@@ -104,7 +104,7 @@ class Gimp(OnDemandApp):
 
     def launch(self) -> None:
         """Start it, with the pipes in place."""
-        # Open for both, so that neither a missing reader nor a missing writer ever blocks anybody or ends the stream.
+        # Open for both, so that neither a missing reader nor a missing writer ever blocks a process or ends the stream.
         self._questions = os.open(_made(self.private / "questions"), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._answers = os.open(_made(self.private / "answers"), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._is_asked = self._has_answered = False

@@ -17,7 +17,7 @@ _QUIT_LIMIT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What each of these applications is given."""
+    """The surroundings that each of these applications gets."""
 
     env: Mapping[str, str]
     log_folder: Path
@@ -67,7 +67,7 @@ class OnDemandApp:
     label: ClassVar[str]
     """Its name for people."""
     program_file: ClassVar[str]
-    """What must be there for it to run: a command, or a path."""
+    """Its program: a command, or a path."""
     window_kind = ""
     runs_programs: ClassVar[bool] = False
     """Can an agent start programs of its own with it?"""
@@ -99,7 +99,7 @@ class OnDemandApp:
         return ()
 
     def environment(self) -> Mapping[str, str]:
-        """What it needs besides the session's environment."""
+        """Its environment besides the session's."""
         return {}
 
     def settings(self) -> Mapping[str, str]:

@@ -92,14 +92,14 @@ class VlcTools(Tools):
         self._vlc, self._player = vlc, vlc.player
 
     def check(self, method: str, args: Mapping[str, Any]) -> None:
-        """The file to add; without VLC nothing is playing."""
+        """Refuse a file that is missing, and methods that need a medium while VLC does not run."""
         if method == "add_to_playlist":
             self.existing_file(args["uri"])
         elif method in _OF_A_PLAYER and not self._vlc.program.running:
             raise Refused(_OF_A_PLAYER[method])
 
     def env_info(self) -> str:
-        """What is playing, where, how loud."""
+        """State, medium, position and volume of the player."""
         player = self._player
         title = self._title() or "nothing"
         volume = round(100 * player.volume())

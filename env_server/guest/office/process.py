@@ -18,7 +18,6 @@ from ..files.folder import read_regular, remove
 from ..processes import Program
 from . import profile
 from .main_thread import MainThread, Outcome, outcome_of
-from .settings import PROGRAM, mark_extensions_current, settings_file
 
 T = TypeVar("T")
 
@@ -26,7 +25,7 @@ _PIPE = "computerrl"
 _SETTINGS_FILE = "user/registrymodifications.xcu"
 _RESOLVE_LIMIT_S = 5.0
 _BROKEN, _END_LIMIT_S = "URP bridge", 1.0
-"""What errors say when the connection broke; and from then to the end of the process, which first saves what is open."""
+"""Text of errors when the connection broke; and time from then to the end of the process, which first saves open documents."""
 _LOOK_EVERY_S = 0.2
 _RELEASE_LIMIT_S = 2.0
 """At least so long the office may take to destroy what it is no longer asked for, however little time the call has left."""
@@ -95,7 +94,7 @@ class Office:
         self.program = Program(
             "office",
             [
-                str(PROGRAM / "soffice.bin"),
+                str(profile.PROGRAM / "soffice.bin"),
                 "--norestore",
                 "--nologo",
                 "--nofirststartwizard",
@@ -129,8 +128,8 @@ class Office:
         (self.folder / "tmp").mkdir(exist_ok=True)
         settings = user / "registrymodifications.xcu"
         if not settings.exists():
-            settings.write_text(settings_file(), encoding="utf-8")
-            mark_extensions_current(user)
+            settings.write_text(profile.settings_file(), encoding="utf-8")
+            profile.mark_extensions_current(user)
         self.program.start()
 
     def end(self) -> None:
@@ -147,7 +146,7 @@ class Office:
             self._first = profile.files(self.folder), self._registry().options
 
     def changes(self, *, timeout_s: float) -> list[str]:
-        """What is other in its profile than it was at first. Raises `OfficeGone`."""
+        """Names of files and options in its profile that are not as at first. Raises `OfficeGone`."""
         assert self._first is not None, "one that was started in the task is not asked"
         first_files, first_options = self._first
         self.call(self._write_registry, timeout_s=timeout_s)

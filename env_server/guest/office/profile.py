@@ -1,7 +1,8 @@
-"""The office's profile: which of its files and options are no longer those that it began with.
+"""The office's profile: the settings that it begins with, and which of its files and options have changed since.
 
-The office keeps its options in memory and in one file. It adds to that file what it remembers of windows, which is no option
-and which `document_windows` and `sheet_window` put right.
+It begins without dialogs, without blinking, with nothing in the background, and typed text stays as typed. The office keeps its
+options in memory and in one file. It adds to that file its memory of windows, which is no option and which `document_windows`
+and `sheet_window` put right.
 """
 
 from __future__ import annotations
@@ -15,6 +16,35 @@ from xml.etree import ElementTree
 
 from ..files.folder import below, read_regular
 
+PROGRAM = Path("/usr/lib/libreoffice/program")
+
+_SETTINGS = (
+    ("Office.Common/Misc", "FirstRun", "false"),
+    ("Office.Common/Misc", "ShowTipOfTheDay", "false"),
+    ("Office.Common/Misc", "CrashReport", "false"),
+    ("Office.Common/Misc", "UseLocking", "false"),
+    ("Office.Common/Misc", "UseDocumentOOoLockFile", "false"),
+    ("Office.Common/Misc", "UseDocumentSystemFileLocking", "false"),
+    ("Office.Common/Misc", "Persona", "no"),
+    ("Office.Common/Misc", "PersonaSettings", ""),
+    ("Setup/Product", "ooSetupLastVersion", "99.0"),
+    ("Setup/Product", "WhatsNew", "false"),
+    ("Setup/Office", "ooSetupInstCompleted", "true"),
+    ("Setup/Office", "OfficeRestartInProgress", "false"),
+    ("Office.Calc/Input", "AutoInput", "false"),
+    ("Office.Common/Save/Document", "WarnAlienFormat", "false"),
+    ("Office.Recovery/AutoSave", "Enabled", "false"),
+    ("Office.Recovery/RecoveryInfo", "Enabled", "false"),
+    ("Office.Common/AutoCorrect", "TwoCapitalsAtStart", "false"),
+    ("Office.Common/AutoCorrect", "CapitalAtStartSentence", "false"),
+    ("Office.Common/AutoCorrect", "UseReplacementTable", "false"),
+    ("Office.Common/AutoCorrect", "ReplaceDoubleQuote", "false"),
+    ("Office.Common/AutoCorrect", "ReplaceSingleQuote", "false"),
+    ("Office.Common/AutoCorrect", "ChangeDash", "false"),
+    ("Office.Common/AutoCorrect", "SetInetAttribute", "false"),
+    ("Office.Common/AutoCorrect", "CorrectAccidentalCapsLock", "false"),
+    ("Office.Common/Security/Scripting", "DisableMacrosExecution", "true"),
+)
 _NAMES = "{http://openoffice.org/2001/registry}"
 _NO_OPTIONS = (
     "/org.openoffice.Office.UI.",
@@ -23,7 +53,7 @@ _NO_OPTIONS = (
     "/org.openoffice.Office.Linguistic/ServiceManager/",
     "/org.openoffice.VCL/",
 )
-"""What it remembers of windows, and which dictionaries and accessibility it has found."""
+"""Its memory of windows, and of the dictionaries and accessibility that it has found."""
 _COMMON = "/org.openoffice.Office.Common"
 _DEFAULTS: Mapping[str, Mapping[str, str]] = {
     f"{_COMMON}/SearchOptions": {"": "false"},
@@ -49,13 +79,34 @@ _SETS = tuple(
         "Histories/Histories/org.openoffice.Office.Histories:HistoryInfo['PickList']/OrderList",
     )
 )
-"""What the office remembers of dialogs and documents: it looks these up each time, so they can be taken away while it runs."""
+"""Its memory of dialogs and documents: the office looks these up each time, so they can be taken away while it runs."""
 _MEMBER = re.compile(r"\['((?:[^'\\]|\\.)*)'\]")
+
+
+def settings_file() -> str:
+    """registrymodifications.xcu of a fresh profile: no dialogs, no blinking, typed text stays as typed."""
+    items = "".join(
+        f'<item oor:path="/org.openoffice.{path}"><prop oor:name="{name}" oor:op="fuse"><value>{value}</value></prop></item>\n'
+        for path, name, value in _SETTINGS
+    )
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?>\n<oor:items xmlns:oor="http://openoffice.org/2001/registry" '
+        'xmlns:xs="http://www.w3.org/2001/XMLSchema" xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance">\n'
+        f"{items}</oor:items>\n"
+    )
+
+
+def mark_extensions_current(user: Path) -> None:
+    """Spare a fresh profile the restart that the office makes after looking through its (no) extensions."""
+    match = re.search(r"^buildid=(.+)$", (PROGRAM / "versionrc").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    if match:
+        (user / "extensions").mkdir(exist_ok=True)
+        (user / "extensions" / "buildid").write_text(match[1], encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """What a registry's file says of the last task."""
+    """Traces of the last task in a registry's file."""
 
     options: Mapping[str, str]
     """Path and name -> value."""

@@ -107,7 +107,7 @@ class OsworldCalls:
     # --- files ---
 
     def _put_file(self, path: str, data: str) -> None:
-        """Write a file anew and make the folders above it, whatever of an agent's is in their place."""
+        """Write a file anew and make the folders above it; an agent's files in their place are removed."""
         place = self._place(path)
         if place.is_dir() and not self._commands.brings_own_files:
             raise TaskError(f"{path} is a folder")
@@ -130,7 +130,7 @@ class OsworldCalls:
         return True
 
     def _place(self, path: str) -> Path:
-        """Where a path of a task file lies: its home is the agent's folder, by whichever name."""
+        """The place of a path in a task file: its home is the agent's folder, by whichever name."""
         asked = Path(path)
         if asked.is_absolute() and HOME in (asked, *asked.parents):
             return self._folder / asked.relative_to(HOME)

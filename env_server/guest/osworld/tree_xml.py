@@ -20,7 +20,7 @@ _MAX_DEPTH = 200
 def as_xml(nodes: Sequence[Node]) -> str:
     """Tags are roles; attribute ``name``, the text as text, states and places as attributes of namespaces of their own.
 
-    What lies deeper than the last level is on the last level. ``nodes``: parents before their children.
+    Nodes deeper than the last level are on the last level. ``nodes``: parents before their children.
     """
     root = ElementTree.Element("desktop-frame")
     made: list[tuple[ElementTree.Element, int]] = []

@@ -30,7 +30,7 @@ class WindowCalls:
         self._screen, self._list, self._settler, self._open_terminal = screen, screen.windows, settler, open_terminal
 
     def windows(self) -> list[dict[str, Any]]:
-        """Open windows, the focused one first, as they are once it has taken all input."""
+        """Open windows, the focused one first, once its program has taken all input."""
         self._settler.settle(limit_s=_SHOWN_LIMIT_S, calm=_CALM)
         active = self._list.active()
         ordered = sorted(reversed(self._list.managed()), key=lambda window: window.xid != active)
@@ -55,9 +55,9 @@ class WindowCalls:
         return bool(found)
 
     def input(self, events: Sequence[Mapping[str, Any]]) -> None:
-        """Mouse and keyboard, in order, each once the one before has had its effect.
+        """Carry out events of mouse and keyboard in order, each once the one before has had its effect.
 
-        It may be meant for a dialog that that one opens. A task's own pauses suit a machine that does nothing else.
+        An event may be meant for a dialog that the one before opens. A task's own pauses suit a machine that does nothing else.
         """
         deadline = time.monotonic() + _TAKEN_LIMIT_S
         for event in events:

@@ -40,9 +40,9 @@ def shift_root_panes(nodes: Sequence[Node]) -> list[Node]:
 def as_agents_see(nodes: Sequence[Node]) -> list[Node]:
     """The nodes of Writer or Impress, in the same order; parents come before children.
 
-    Boxes are plain panels in the tree. Those with text are seen by that; the others become ``shape``, else nobody could point at
-    them. The slides of the side pane become list items. A table's cell is named by what it holds, as long as that is something.
-    What can be edited is enabled: Writer does not say so of its paragraphs.
+    Boxes are plain panels in the tree. Those with text are seen by that; the others become ``shape``, else no agent could point
+    at them. The slides of the side pane become list items. A table's cell is named by its content, unless that is empty. Every
+    object that can be edited is enabled: Writer does not report that of its paragraphs.
     """
     texts = _texts_inside(nodes)
     found = []

@@ -43,7 +43,7 @@ class SheetTree:
         try:
             view = self._calc.view(timeout_s=_VIEW_LIMIT_S)
         except OfficeGone:
-            view = None  # the agent closed the document, or a dialog blocks it: what is on screen is shown without cells
+            view = None  # the agent closed the document, or a dialog blocks it: the screen is shown without cells
         # Every sheet has an accessible table of its own.
         key = (pid, arrangement.key, num_popups, view.surroundings if view else ())
         if key != self._around_key or not self._around or self._arrangement is None:

@@ -52,7 +52,7 @@ class Connection:
     def pump(self) -> bool:
         """Take pending events without waiting; True when the screen or the windows changed since the last call.
 
-        Whatever is drawn after its return raises `num_damages`.
+        Every drawing after its return raises `num_damages`.
         """
         self.take_pending()
         changed, self._has_changed = self._has_changed, False

@@ -115,7 +115,7 @@ class Input:
     def sync_clicks(self, timeout_s: float) -> None:
         """Wait until the window manager has passed on every click, at most ``timeout_s``.
 
-        Before, whatever is sent to the application overtakes the click: a key, a ping. The server holds back all clicks until
+        Before, everything sent to the application overtakes the click: a key, a ping. The server holds back all clicks until
         the first is passed on, so the window manager receives one at a time.
         """
         deadline = time.monotonic() + timeout_s

@@ -152,7 +152,7 @@ class WindowList:
         """Windows that the window manager manages, topmost last."""
         found = []
         xids = self._connection.numbers(self._root, "_NET_CLIENT_LIST_STACKING")
-        # The server sends events before the answers that come after them: what is still described now was right at the answer.
+        # The server sends events before later answers: a description that is still kept now was right at the answer above.
         self._connection.take_pending()
         for xid in xids:
             try:

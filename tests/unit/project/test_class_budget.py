@@ -20,15 +20,6 @@ Size = tuple[int, int]
 
 EXCEPTIONS: dict[tuple[str, str], Size] = {
     ("actor/engines/transformers_engine.py", "TransformersCore"): (297, 19),
-    ("env_server/guest/apps/gimp.py", "GimpTools"): (191, 22),
-    ("env_server/guest/apps/vlc.py", "VlcTools"): (196, 29),
-    ("env_server/guest/desktop.py", "Desktop"): (432, 36),
-    ("env_server/guest/openers.py", "Openers"): (396, 37),
-    ("env_server/guest/osworld.py", "OsworldCalls"): (321, 30),
-    ("env_server/guest/reading/reader.py", "TreeReader"): (248, 21),
-    ("env_server/guest/screen/display.py", "Screen"): (392, 48),
-    ("env_server/guest/screen/windows.py", "Windows"): (219, 21),
-    ("env_server/guest/web/chromium.py", "Chromium"): (180, 23),
     ("launch/simulation/loop.py", "Simulation"): (330, 27),
     ("learner/conductor.py", "LearnerLoop"): (568, 37),
     ("learner/model/policy.py", "Policy"): (246, 30),

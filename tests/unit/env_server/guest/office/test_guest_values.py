@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from computerrl.env_server.guest.office import settings
+from computerrl.env_server.guest.office import profile
 from computerrl.env_server.guest.office.calc import sheet
 from computerrl.env_server.guest.office.process import DocumentError
 from computerrl.env_server.guest.reading import roles
@@ -54,7 +54,7 @@ def test_shortcuts_of_editing_are_not_refused(keys: str) -> None:
 
 
 def test_settings_file_of_the_office_is_well_formed() -> None:
-    assert len(xml.etree.ElementTree.fromstring(settings.settings_file().encode())) > 10
+    assert len(xml.etree.ElementTree.fromstring(profile.settings_file().encode())) > 10
 
 
 def test_role_and_state_numbers_name_what_the_headers_name() -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from computerrl.env_server.guest.office import profile
-from computerrl.env_server.guest.office.settings import settings_file
 
-FIRST = settings_file()
+FIRST = profile.settings_file()
 COMMON = "/org.openoffice.Office.Common"
 
 
