@@ -24,7 +24,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from computerrl.common.config import AlgorithmConfig, LearnerConfig, ModelConfig, OptimizerConfig, RunConfig
 from computerrl.common.messages import Step, TrajectoryGroup
-from computerrl.learner.algorithms import PolicyOutputs, TrainBatch, make_algorithm
+from computerrl.learner.algorithms import PolicyAges, PolicyOutputs, TrainBatch, make_algorithm
 from computerrl.learner.model.batching import make_packs
 from computerrl.learner.model.policy import load_policy
 from computerrl.learner.model_store import ensure_model
@@ -237,7 +237,7 @@ class _Ours:
 
     def step(self, groups: Sequence[TrajectoryGroup]) -> StepTimes:
         with self._clock.running() as times, self._counting() as counts:
-            self._trainer.update(self._trainer.algorithm.prepare(groups, version=1))
+            self._trainer.update(self._trainer.algorithm.prepare(groups, ages=PolicyAges(1)))
         times.num_trained, times.num_recomputed = counts[True], counts[False]
         return times
 
@@ -313,7 +313,7 @@ class _Padded(_Peer):
     def step(self, groups: Sequence[TrajectoryGroup]) -> StepTimes:
         times = StepTimes()
         started = self._now()
-        batch = self._algorithm.prepare(groups, version=1)
+        batch = self._algorithm.prepare(groups, ages=PolicyAges(1))
         for members in self._micro_batches(batch, self._batch_size):
             self._loss(batch, members).backward()
             times.num_trained += sum(_num_tokens(batch.samples[i]) for i in members)
@@ -378,7 +378,7 @@ class _Trl(_Peer):
     def step(self, groups: Sequence[TrajectoryGroup]) -> StepTimes:
         times = StepTimes()
         started = self._now()
-        batch = self._algorithm.prepare(groups, version=1)
+        batch = self._algorithm.prepare(groups, ages=PolicyAges(1))
         num_items = torch.tensor(float(sum(len(step.action_tokens) for step in batch.samples)))
         for members in self._micro_batches(batch, PEER_BATCH_SIZE):
             loss = self._trainer.compute_loss(self._trainer.model, _trl_inputs(batch, members, num_items, device=self._device))

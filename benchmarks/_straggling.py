@@ -34,7 +34,7 @@ from computerrl.common.messages import (
     VersionAnnouncement,
 )
 from computerrl.learner.accounts.ledger import AgeSpan, Ledger
-from computerrl.learner.algorithms import make_algorithm
+from computerrl.learner.algorithms import PolicyAges, make_algorithm
 from computerrl.learner.recipe.lineage import Lineage
 from computerrl.learner.recipe.pacing import Cut, Pacer
 
@@ -214,7 +214,7 @@ class StragglerRun:
         self.outcome.batch_sizes[cut.num_groups] += 1
         self.outcome.stall_ends[cut.stall_end] += 1
         self.outcome.stall_s += cut.stall_s
-        batch = self._algorithm.prepare(self._training, version=self._version)
+        batch = self._algorithm.prepare(self._training, ages=PolicyAges(self._version))
         self.outcome.ages.update(Counter(self._age(step) for step in batch.samples))
         for group in self._training:
             for trajectory in group.trajectories:

@@ -27,6 +27,7 @@ from computerrl.common.config import LearnerConfig, ModelConfig, OptimizerConfig
 from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.messages import TrajectoryGroup
 from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.learner.algorithms import PolicyAges
 from computerrl.learner.model.attention import Layout
 from computerrl.learner.model.attention_blocks import BlockLayout
 from computerrl.learner.model.attention_varlen import VarlenLayout
@@ -165,7 +166,7 @@ def _updated(
         rank_processes.open_trainer(config, config_path=RunFolder(config.folder).resolved_config) as (trainer, _),
     ):
         before = {name: tensor.float().cpu().clone() for name, tensor in trainer.trainable_tensors().items()}
-        losses = [trainer.update(trainer.algorithm.prepare(groups, version=1))["loss"] for _ in range(2)]
+        losses = [trainer.update(trainer.algorithm.prepare(groups, ages=PolicyAges(1)))["loss"] for _ in range(2)]
         after = {name: tensor.float().cpu().clone() for name, tensor in trainer.trainable_tensors().items()}
     return before, after, losses
 

@@ -469,8 +469,7 @@ class LearnerLoop:
         taken, groups = self._intake.batch(cut.num_groups)
         self._aids.keep(taken)
         self.state.update += 1
-        position = self._lineage.position(self.state.policy_version)
-        translated = {group.group_seq: self._lineage.translate(group) for group in groups}
+        ages = self._lineage.ages(self.state.policy_version)
         tally = Tally()
         for group in groups:
             for trajectory in group.trajectories:
@@ -480,14 +479,14 @@ class LearnerLoop:
         self.state.note_success(tally)
         self._aids.ask(groups)
         age_bound = self._config.learner.age_bound
-        batch = make_batch(self._trainer, list(translated.values()), position=position, age_bound=age_bound)
+        batch = make_batch(self._trainer, groups, ages=ages, age_bound=age_bound)
         metrics = self._trainer.update(self._aids.add_to(batch, update=self.state.update))
         if isinstance(self._trainer.algorithm, Remembers):
             with blaming(self._trainer.algorithm, "remember"):
-                self._trainer.algorithm.remember(list(translated.values()))
-        trained = summary.TrainedSteps(batch, position=position, age_bound=age_bound, skipped=self._trainer.skipped)
-        fates, ages = trained.fates(taken, translated)
-        self._intake.decide(taken, fates, ages, trained.advantages(translated.values()))
+                self._trainer.algorithm.remember(groups)
+        trained = summary.TrainedSteps(batch, age_bound=age_bound, skipped=self._trainer.skipped)
+        outcomes, spans = trained.outcomes(taken, groups)
+        self._intake.decide(taken, outcomes, spans, trained.advantages(groups))
         self._ledger.note_age_trained(trained.max_age_trained)
         # The version goes up once per batch whether or not anything in it trained: the staleness bound counts batches.
         self.state.policy_version += 1

@@ -31,7 +31,7 @@ from computerrl.benchmarks.studies._walks import MAX_STEPS, WalkPolicy, play
 from computerrl.common.config import AlgorithmConfig, LearnerConfig
 from computerrl.common.config.learner import StalenessConfig
 from computerrl.common.messages import TrajectoryGroup
-from computerrl.learner.algorithms import Algorithm, PolicyOutputs, TrainBatch, make_algorithm
+from computerrl.learner.algorithms import Algorithm, PolicyAges, PolicyOutputs, TrainBatch, make_algorithm
 from computerrl.learner.training.loss_batch import make_loss_batch
 
 ETAS = (0, 1, 2, 4, 8, 16)
@@ -155,7 +155,7 @@ def train(variant: str, eta: int, seed: int, settings: Settings) -> Run:
         if version % settings.evaluate_every == 0:
             curve.append((version, evaluate(policy, seed)))
         groups = _stale_groups(past, version, settings, eta=eta, tasks=tasks, order=order, sampling=sampling)
-        batch = algorithm.prepare(groups, version=version)
+        batch = algorithm.prepare(groups, ages=PolicyAges(version))
         clipped.append(_update(policy, optimizer, algorithm, batch, settings, order))
         ages.append(batch.metrics["policy_age_mean"])
     curve.append((settings.num_updates, evaluate(policy, seed)))

@@ -36,18 +36,16 @@ SUMMARY_LOGGED = ("num_updates", "num_entropulse_phases", "num_trajectories_lost
 class TrainedSteps:
     """Which trajectories of a batch were trained, and how old their steps were."""
 
-    def __init__(self, batch: TrainBatch, *, position: int, age_bound: float, skipped: Collection[int] = frozenset()) -> None:
-        """``position``: of the version being trained (see `learner.recipe.lineage`). ``skipped``: places in the batch of samples
-        whose optimizer step was not done."""
+    def __init__(self, batch: TrainBatch, *, age_bound: float, skipped: Collection[int] = frozenset()) -> None:
+        """``skipped``: places in the batch of samples whose optimizer step was not done."""
         self._batch = batch
         keys, fresh = batch.step_keys, np.flatnonzero(~batch.replayed_S).tolist()
         self._places = {keys[place]: place for place in fresh if place not in skipped}
         """Where the batch holds each step that came for this update and was trained."""
         self._skipped = {keys[place] for place in fresh if place in skipped}
-        self._position = position
         self._age_bound = age_bound
-        self.ages = [max(0, position - batch.samples[place].min_policy_version) for place in self._places.values()]
-        """Of steps that came for this update; those out of an algorithm's memory are as old as they are."""
+        self.ages = [batch.ages.oldest(batch.samples[place]) for place in self._places.values()]
+        """Ages of the steps that came for this update, in updates; steps out of an algorithm's memory are not among them."""
         self.num_steps_by_age = {str(age): self.ages.count(age) for age in sorted(set(self.ages))}
         self.num_trajectories = 0
         self.num_steps = len(batch.samples) - len(skipped)
@@ -56,31 +54,31 @@ class TrainedSteps:
     def max_age_trained(self) -> int:
         return max(self.ages, default=0)
 
-    def fates(
-        self, taken: Sequence[TrajectoryGroup], translated: Mapping[int, TrajectoryGroup]
+    def outcomes(
+        self, taken: Sequence[TrajectoryGroup], groups: Sequence[TrajectoryGroup]
     ) -> tuple[list[list[Outcome]], dict[str, AgeSpan]]:
-        """(outcome of every trajectory of every taken group, ages of those that were in the batch).
+        """(outcome of every trajectory of every taken group, ages of the trajectories that were in the batch).
 
-        ``translated``: the groups of the batch by number, as the algorithm saw them; taken ones not in it came too late.
+        ``groups``: those of the batch; other groups among ``taken`` came too late.
         """
+        in_batch = {group.group_seq for group in groups}
         outcomes: list[list[Outcome]] = []
         ages: dict[str, AgeSpan] = {}
         for group in taken:
-            seen = translated.get(group.group_seq)
             if group.kind == "demonstration":
                 outcomes.append(["demonstrated"] * len(group.trajectories))
                 continue
-            if seen is None:
+            if group.group_seq not in in_batch:
                 outcomes.append(["phase_closed"] * len(group.trajectories))
                 continue
-            outcomes.append([self._fate(trajectory) for trajectory in seen.trajectories])
+            outcomes.append([self._outcome(trajectory) for trajectory in group.trajectories])
             # What was not chosen was not masked for its age either.
             ages |= {
                 trajectory.trajectory_id: self._span(trajectory)
-                for trajectory, outcome in zip(seen.trajectories, outcomes[-1], strict=True)
+                for trajectory, outcome in zip(group.trajectories, outcomes[-1], strict=True)
                 if outcome != "not_chosen"
             }
-        self.num_trajectories = sum(outcome == "trained" for group in outcomes for outcome in group)
+        self.num_trajectories = sum(outcome == "trained" for of_group in outcomes for outcome in of_group)
         return outcomes, ages
 
     def advantages(self, groups: Iterable[TrajectoryGroup]) -> dict[str, list[float | None]]:
@@ -99,7 +97,7 @@ class TrainedSteps:
         found = batch.advantage_S[place] if batch.token_advantages is None else batch.token_advantages[place]
         return round(float(np.mean(found)), 4)
 
-    def _fate(self, trajectory: Trajectory) -> Outcome:
+    def _outcome(self, trajectory: Trajectory) -> Outcome:
         keys = _keys(trajectory)
         if any(key in self._places for key in keys):
             return "trained"
@@ -130,7 +128,7 @@ class TrainedSteps:
         return AgeSpan(min(ages, default=0), max(ages, default=0), len(masked), sum(masked), left_out)
 
     def _ages_of(self, trajectory: Trajectory) -> list[int]:
-        return [max(0, self._position - step.min_policy_version) for step in trajectory.steps]
+        return [self._batch.ages.oldest(step) for step in trajectory.steps]
 
 
 def _keys(trajectory: Trajectory) -> list[StepKey]:

@@ -40,6 +40,7 @@ from computerrl.learner.algorithms.base import (
 from computerrl.learner.algorithms.contract import DERIVE, check_members
 from computerrl.learner.algorithms.grpo import GRPO
 from computerrl.learner.algorithms.step_table import StepTable
+from computerrl.learner.objective.ages import PolicyAges
 
 __all__ = [
     "ALGORITHMS",
@@ -53,6 +54,7 @@ __all__ = [
     "LossBatch",
     "LossResult",
     "Need",
+    "PolicyAges",
     "PolicyOutputs",
     "Refines",
     "SamplesDynamically",

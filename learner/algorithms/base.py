@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from computerrl.common.config.base import Section
 from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.messages import Step, TrajectoryGroup
+from computerrl.learner.objective.ages import PolicyAges
 
 if TYPE_CHECKING:
     import torch
@@ -51,8 +52,8 @@ class TrainBatch:
     """float32; of all tokens of the step, unless ``token_advantages`` says more."""
     token_weight_S: np.ndarray
     """float32; what each token of the step counts: loss = - sum over tokens of weight * term."""
-    version: int
-    """The learner's policy version when the batch was prepared."""
+    ages: PolicyAges
+    """Ages for the weights being trained, as `Algorithm.prepare` was given them."""
     replayed_S: np.ndarray
     """bool; out of the algorithm's memory: trained once already, and not bound by `learner.max_age`."""
     step_S: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -161,11 +162,11 @@ class LossBatch:
     token_weight_M: torch.Tensor
     behavior_logprobs_M: torch.Tensor
     age_M: torch.Tensor
-    """float32; batch version - version that sampled the token, never negative."""
+    """float32; age of each token in updates (`PolicyAges.of`), 0 where that is negative."""
     is_replayed_M: torch.Tensor
     """bool; see `TrainBatch.replayed_S`."""
     is_present_M: torch.Tensor | None = None
-    """bool; sampled by the weights at the start of the update. Age 0 is also what a dead lineage's later versions have."""
+    """bool; sampled by the weights at the start of the update. Tokens of discarded weights may have age 0 as well."""
     value_target_M: torch.Tensor | None = None
     """float32, NaN where there is none."""
     start_logprobs_M: torch.Tensor | None = None
@@ -224,8 +225,9 @@ class Algorithm(Protocol):
     temperature: float
     """Sampling temperature of the training rollouts; the loop orders rollouts with it, the trainer computes log-probs at it."""
 
-    def prepare(self, groups: Sequence[TrajectoryGroup], *, version: int) -> TrainBatch:
-        """Advantages, masks and weights; pure."""
+    def prepare(self, groups: Sequence[TrajectoryGroup], *, ages: PolicyAges) -> TrainBatch:
+        """Advantages, masks and weights of ``groups``; pure. ``ages``: how old each token of ``groups`` is; the versions in
+        `Step.policy_versions` alone do not tell that after a restart."""
         ...
 
     def loss(self, outputs: PolicyOutputs, batch: LossBatch) -> LossResult:
@@ -293,8 +295,8 @@ class ScalesLearningRate(Protocol):
 
 @runtime_checkable
 class Draws(Protocol):
-    """An algorithm that draws at random. Its draws follow from the run's seed and the version, so that runs with other seeds
-    draw otherwise and a resumed run draws the same."""
+    """An algorithm that draws at random. Its draws follow from the run's seed and `PolicyAges.position`, so that runs with other
+    seeds draw otherwise and a resumed run draws the same."""
 
     seed: int
     """`seed` of the run; `make_algorithm` sets it."""

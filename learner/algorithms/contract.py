@@ -18,7 +18,7 @@ FIELD = "learner.algorithm.name"
 DERIVE = "derive the class from computerrl.learner.algorithms:GRPO, as examples/hard_tasks.py does"
 _OWN = "computerrl.learner.algorithms."
 _CALLS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "prepare": (("groups",), ("version",)),
+    "prepare": (("groups",), ("ages",)),
     "loss": (("outputs", "batch"), ()),
 }
 """Method -> its arguments by place, and by name."""

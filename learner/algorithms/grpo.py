@@ -22,6 +22,7 @@ from computerrl.common.messages import TrajectoryGroup
 from computerrl.learner.algorithms.base import LossBatch, LossResult, Need, PolicyOutputs, TrainBatch, parse_options
 from computerrl.learner.algorithms.step_table import Chosen, StepTable, batch_metrics
 from computerrl.learner.objective.advantages import group_advantages, step_rewards
+from computerrl.learner.objective.ages import PolicyAges
 from computerrl.learner.objective.aggregation import Aggregation, token_weights
 
 if TYPE_CHECKING:
@@ -166,16 +167,16 @@ class GRPO:
                 ]
             )
 
-    def generator(self, version: int) -> np.random.Generator:
-        """The generator of all draws for the batch of ``version``."""
-        return np.random.default_rng((self.seed, version))
+    def generator(self, ages: PolicyAges) -> np.random.Generator:
+        """The generator of all draws for the batch that ``ages`` belongs to; a resumed run gets the same one for it."""
+        return np.random.default_rng((self.seed, ages.position))
 
     # --- what relatives change ---------------------------------------------------------------------------------------
 
-    def choose(self, groups: Sequence[TrajectoryGroup], *, version: int) -> Chosen:
+    def choose(self, groups: Sequence[TrajectoryGroup], *, ages: PolicyAges) -> Chosen:
         """Which rollouts the batch is made of: all that came. Draws are those of `generator`. A copy of a trajectory keeps its
         id."""
-        del version
+        del ages
         return Chosen(groups)
 
     def may_train(self, table: StepTable) -> np.ndarray:
@@ -197,11 +198,11 @@ class GRPO:
 
     # --- Algorithm ---------------------------------------------------------------------------------------------------
 
-    def prepare(self, groups: Sequence[TrajectoryGroup], *, version: int) -> TrainBatch:
+    def prepare(self, groups: Sequence[TrajectoryGroup], *, ages: PolicyAges) -> TrainBatch:
         """Advantages per group over all its steps; weights over all steps of the batch; then leave out what cannot train."""
         options = self.options
-        chosen = self.choose(groups, version=version)
-        table = StepTable.of(chosen.groups, version=version, came=groups, replayed=chosen.replayed)
+        chosen = self.choose(groups, ages=ages)
+        table = StepTable.of(chosen.groups, ages=ages, came=groups, replayed=chosen.replayed)
         rewards_n = self.rewards(table)
         advantage_n = self.advantages(rewards_n, table)
         advantage_n = np.where(advantage_n < 0, options.negative_scale * advantage_n, advantage_n)
@@ -227,7 +228,7 @@ class GRPO:
             reward_S=rewards_n[computed].astype(np.float32),
             advantage_S=advantage_n[computed].astype(np.float32),
             token_weight_S=weight_n[computed].astype(np.float32),
-            version=version,
+            ages=ages,
             replayed_S=table.replayed_n[computed],
             step_S=table.position_n[computed],
             trajectory_ids=tuple(trajectory.trajectory_id for trajectory in table.trajectories),

@@ -5,7 +5,7 @@ success is less clean the more of its steps had errors of their tools (half, whe
 At least ``min_each`` of both kinds are kept where there are so many. Clip 0.2 and 0.28, no KL.
 
 Ours: an error is a step whose action the desktop refused; failures are drawn (the release keeps the first ones); both kinds are
-halved in proportion; the draw is seeded by the run's seed and the version; advantages over steps, as in `grpo`. Set
+halved in proportion; the draw is seeded by the run's seed and the number of the update; advantages over steps, as in `grpo`. Set
 ``learner.group_size`` to twice the rollouts that shall train.
 """
 
@@ -20,6 +20,7 @@ from pydantic import Field
 from computerrl.common.messages import Trajectory, TrajectoryGroup
 from computerrl.learner.algorithms.grpo import GRPO, GRPOOptions
 from computerrl.learner.algorithms.step_table import Chosen
+from computerrl.learner.objective.ages import PolicyAges
 
 _NO_CALL_PENALTY = 0.5
 
@@ -40,9 +41,9 @@ class GRPORoC(GRPO):
     options_model = GRPORoCOptions
     options: GRPORoCOptions
 
-    def choose(self, groups: Sequence[TrajectoryGroup], *, version: int) -> Chosen:
+    def choose(self, groups: Sequence[TrajectoryGroup], *, ages: PolicyAges) -> Chosen:
         """The groups with the rollouts that are kept."""
-        rng = self.generator(version)
+        rng = self.generator(ages)
         return Chosen([replace(group, trajectories=self._kept(group.trajectories, rng)) for group in groups])
 
     def _kept(self, trajectories: Sequence[Trajectory], rng: np.random.Generator) -> tuple[Trajectory, ...]:

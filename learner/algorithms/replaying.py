@@ -13,6 +13,7 @@ from computerrl.common.config import LearnerConfig
 from computerrl.common.messages import Trajectory, TrajectoryGroup
 from computerrl.learner.algorithms.grpo import GRPO, GRPOOptions
 from computerrl.learner.algorithms.step_table import Chosen
+from computerrl.learner.objective.ages import PolicyAges
 from computerrl.learner.objective.memory import SuccessMemory
 
 
@@ -41,9 +42,9 @@ class ReplayingGRPO(GRPO):
         """The rollouts of a group that are trained on: ``trajectories`` that came, ``kept`` of the memory (at least one)."""
         raise NotImplementedError
 
-    def choose(self, groups: Sequence[TrajectoryGroup], *, version: int) -> Chosen:
+    def choose(self, groups: Sequence[TrajectoryGroup], *, ages: PolicyAges) -> Chosen:
         """What `replay` makes of each group. Raises `ValueError` when it gives what neither came nor is in the memory."""
-        rng = self.generator(version)
+        rng = self.generator(ages)
         made: list[TrajectoryGroup] = []
         replayed: set[str] = set()
         for group in groups:

@@ -12,6 +12,7 @@ import numpy as np
 
 from computerrl.common.messages import Step, Trajectory, TrajectoryGroup
 from computerrl.learner.algorithms.base import LeftOut, StepKey
+from computerrl.learner.objective.ages import PolicyAges
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class StepTable:
     num_tokens_n: np.ndarray
     """int, action tokens, at least 1."""
     age_n: np.ndarray
-    """int, policy age of the step's oldest token."""
+    """int, age of the step's oldest token, in updates."""
     whole_n: np.ndarray
     """bool: sampled by a policy, with a finite log-prob and a version for every action token."""
     replayed_n: np.ndarray
@@ -50,11 +51,11 @@ class StepTable:
         cls,
         groups: Sequence[TrajectoryGroup],
         *,
-        version: int,
+        ages: PolicyAges,
         came: Sequence[TrajectoryGroup] | None = None,
         replayed: Collection[str] = frozenset(),
     ) -> StepTable:
-        """Rows of ``groups`` for a learner at ``version``.
+        """Rows of ``groups``, whose steps are as old as ``ages`` says.
 
         ``came``: the groups of the batch as the broker delivered them, of which ``groups`` may be copies; None: ``groups``.
         ``replayed``: ids of the trajectories that are out of a memory. One that came with the batch is never replayed.
@@ -83,7 +84,7 @@ class StepTable:
             success_n=spread([trajectory.success for _, trajectory in owners], np.bool_),
             format_n=np.array([step.format_ok for step in steps], dtype=np.bool_),
             num_tokens_n=np.array([max(1, len(step.action_tokens)) for step in steps], dtype=np.int64),
-            age_n=np.array([max(0, version - step.min_policy_version) for step in steps], dtype=np.int64),
+            age_n=np.array([ages.oldest(step) for step in steps], dtype=np.int64),
             whole_n=np.array([_is_whole(step) for step in steps], dtype=np.bool_),
             replayed_n=spread([trajectory.trajectory_id in memory for _, trajectory in owners], np.bool_),
         )

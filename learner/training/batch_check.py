@@ -1,7 +1,7 @@
-"""What an algorithm is given, and a last look at its batch before that is trained on.
+"""The call of an algorithm's `prepare`, and the checks of its batch before an update trains on it.
 
 An algorithm of another package may copy trajectories and steps, choose among them, and give a step another prompt. The age bound
-and the ledger rest on what its batch says, so that is held against what came, and a batch that is wrong is refused.
+and the ledger rely on the batch, so the batch is compared with the groups that came, and a wrong batch is refused.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from computerrl.common.messages import Step, TrajectoryGroup
 from computerrl.learner.algorithms.base import LeftOut, StepKey, TrainBatch
 from computerrl.learner.algorithms.contract import blaming, returned
 from computerrl.learner.algorithms.step_table import acts_the_same
+from computerrl.learner.objective.ages import PolicyAges
 
 if TYPE_CHECKING:
     from computerrl.learner.contracts import Trainer
@@ -23,14 +24,14 @@ if TYPE_CHECKING:
 _HINT = "make the batch with StepTable.of(..., came=groups), or correct its step_S and replayed_S"
 
 
-def make_batch(trainer: Trainer, groups: Sequence[TrajectoryGroup], *, position: int, age_bound: float) -> TrainBatch:
-    """The batch of ``trainer`` and its algorithm for ``groups``, at the ``position`` of the version being trained. Raises
-    `ConfigError` when the algorithm fails or its batch is wrong."""
+def make_batch(trainer: Trainer, groups: Sequence[TrajectoryGroup], *, ages: PolicyAges, age_bound: float) -> TrainBatch:
+    """The batch that the algorithm of ``trainer`` makes of ``groups``. Raises `ConfigError` when the algorithm fails or its batch
+    is wrong."""
     algorithm = trainer.algorithm
     _write_protect(groups)
-    check = partial(check_batch, groups=groups, position=position, age_bound=age_bound, vocabulary_size=trainer.vocabulary_size)
+    check = partial(check_batch, groups=groups, ages=ages, age_bound=age_bound, vocabulary_size=trainer.vocabulary_size)
     with blaming(algorithm, "prepare"):
-        prepared = returned(algorithm.prepare(list(groups), version=position), TrainBatch)
+        prepared = returned(algorithm.prepare(list(groups), ages=ages), TrainBatch)
         check(prepared)
     batch = trainer.refine(prepared)
     with blaming(algorithm, "refine"):
@@ -46,16 +47,16 @@ def _write_protect(groups: Iterable[TrajectoryGroup]) -> None:
 
 
 def check_batch(
-    batch: TrainBatch, groups: Iterable[TrajectoryGroup], *, position: int, age_bound: float, vocabulary_size: int
+    batch: TrainBatch, groups: Iterable[TrajectoryGroup], *, ages: PolicyAges, age_bound: float, vocabulary_size: int
 ) -> None:
     """Raise `ValueError` when ``batch`` trains on numbers that are not finite, leaves steps out for an unknown reason, or names a
     step that is another one of ``groups``, is there twice, is older than ``age_bound``, or came with the batch and is called
     replayed.
 
-    ``groups``: those of the batch, as the algorithm was given them; ``position``: of the version being trained.
+    ``groups`` and ``ages``: those of the batch, as the algorithm was given them.
     """
-    if batch.version != position:
-        raise ValueError(f"the version of its batch is {batch.version}, and it was given {position}")
+    if batch.ages != ages:
+        raise ValueError(f"the ages of its batch are {batch.ages}, and it was given {ages}")
     for name in ("advantage_S", "token_weight_S"):
         if not np.isfinite(getattr(batch, name)).all():
             raise ValueError(f"{name} of its batch has numbers that are not finite")
@@ -69,7 +70,7 @@ def check_batch(
     came = {one.trajectory_id: one.steps for group in groups for one in group.trajectories}
     seen: set[StepKey] = set()
     for key, step, replayed in zip(batch.step_keys, batch.samples, batch.replayed_S.tolist(), strict=True):
-        fault = _fault(key, step, came.get(key[0]), replayed=replayed, position=position, age_bound=age_bound)
+        fault = _fault(key, step, came.get(key[0]), replayed=replayed, ages=ages, age_bound=age_bound)
         if not fault and not replayed and key in seen:
             fault = "twice: give it a larger token_weight_S"
         if not fault and not _is_prompt(step.prompt_tokens, vocabulary_size):
@@ -83,7 +84,7 @@ def _is_prompt(tokens: np.ndarray, vocabulary_size: int) -> bool:
     return bool(tokens.size) and int(tokens.min()) >= 0 and int(tokens.max()) < vocabulary_size
 
 
-def _fault(key: StepKey, step: Step, came: Sequence[Step] | None, *, replayed: bool, position: int, age_bound: float) -> str:
+def _fault(key: StepKey, step: Step, came: Sequence[Step] | None, *, replayed: bool, ages: PolicyAges, age_bound: float) -> str:
     """What is wrong with ``step``, named as ``key``; empty when nothing is."""
     if came is None:
         return "" if replayed else "a trajectory that did not come with it and is not called replayed"
@@ -95,5 +96,5 @@ def _fault(key: StepKey, step: Step, came: Sequence[Step] | None, *, replayed: b
     if not acts_the_same(step, came[place]):
         others = [i for i, other in enumerate(came) if acts_the_same(step, other)]
         return f"and holds what came as step {others[0]}" if others else "and holds another action than came"
-    age = position - came[place].min_policy_version
-    return f"which is {age} versions old; learner.max_age allows {age_bound}" if age > age_bound else ""
+    age = ages.oldest(came[place])
+    return f"which is {age} updates old; learner.max_age allows {age_bound}" if age > age_bound else ""

@@ -19,11 +19,11 @@ _TRAINERS = frozenset({"loss", "entropy", "effective_samples", "demonstration_lo
 
 
 def make_loss_batch(batch: TrainBatch, members: Sequence[int], *, device: torch.device = _CPU) -> LossBatch:
-    """The steps ``members`` of ``batch``, in that order: what belongs to a step repeated for each of its tokens."""
+    """The steps ``members`` of ``batch``, in that order, with per-step values repeated for each token."""
     chosen = list(members)
     steps = [batch.samples[i] for i in chosen]
     lengths = [len(step.action_tokens) for step in steps]
-    age_M = batch.version - np.concatenate([step.policy_versions for step in steps])
+    age_M = np.concatenate([batch.ages.of(step) for step in steps])
     advantage_M = np.repeat(batch.advantage_S[chosen], lengths).astype(np.float32)
     if batch.token_advantages is not None:
         advantage_M = np.concatenate([batch.token_advantages[i] for i in chosen]).astype(np.float32)

@@ -28,6 +28,7 @@ from computerrl.learner.algorithms.base import PER_TOKEN, Algorithm, Refines, Tr
 from computerrl.learner.checkpoints.checkpoint import Section
 from computerrl.learner.checkpoints.shards import ShardFiles, StagedShards
 from computerrl.learner.model.ranks import END, RankGroup, SharedState, arrays_from_bytes, arrays_to_bytes
+from computerrl.learner.objective.ages import PolicyAges
 from computerrl.learner.poison import StepCheck
 from computerrl.learner.training.trainer import Trainer
 
@@ -243,6 +244,8 @@ def batch_to_bytes(batch: TrainBatch) -> list[bytes]:
             arrays[item.name] = value
         elif item.name in PER_TOKEN and value is not None:
             arrays[item.name] = np.concatenate([np.zeros(0, np.float32), *value])
+        elif item.name == "ages":
+            plain[item.name] = dataclasses.asdict(value)
         elif item.name == "not_chosen":
             plain[item.name] = sorted(value)
         elif item.name == "left_out":
@@ -260,6 +263,8 @@ def batch_from_bytes(data: Sequence[bytes]) -> TrainBatch:
     """Back from `batch_to_bytes`."""
     plain, arrays, *steps = data
     fields: dict[str, Any] = json.loads(plain) | arrays_from_bytes(arrays)
+    ages = fields["ages"]
+    fields["ages"] = PolicyAges(ages["version"], tuple(ages["restart_versions"]), tuple(ages["restart_positions"]))
     fields["not_chosen"] = frozenset(fields["not_chosen"])
     fields["left_out"] = {(trajectory_id, place): reason for trajectory_id, place, reason in fields["left_out"]}
     fields["trajectory_ids"] = tuple(fields["trajectory_ids"])

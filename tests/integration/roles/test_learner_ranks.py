@@ -19,7 +19,7 @@ import torch
 
 from computerrl.common.config import AlgorithmConfig, LearnerConfig, LoraConfig, ModelConfig, OptimizerConfig, RunConfig
 from computerrl.common.run_files.run_folder import RunFolder
-from computerrl.learner.algorithms import TrainBatch
+from computerrl.learner.algorithms import PolicyAges, TrainBatch
 from computerrl.learner.checkpoints.checkpoint import CheckpointStore, newest_checkpoint, read_checkpoint, trainer_state
 from computerrl.learner.supervised.pool import pack_run
 from computerrl.learner.training import rank_processes, ranked_trainer
@@ -68,7 +68,7 @@ def trainer_of(config: RunConfig) -> Iterator[Any]:
 
 
 def make_batches(trainer: Any, count: int) -> list[TrainBatch]:
-    return [trainer.algorithm.prepare(random_groups(num_groups=3, seed=seed), version=0) for seed in range(count)]
+    return [trainer.algorithm.prepare(random_groups(num_groups=3, seed=seed), ages=PolicyAges(0)) for seed in range(count)]
 
 
 def demonstrations() -> list[Any]:

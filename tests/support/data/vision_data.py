@@ -15,6 +15,7 @@ from computerrl.common.config import LearnerConfig, ModelConfig, OptimizerConfig
 from computerrl.common.messages import ScreenshotRef, Step
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.env_server.drivers.screenshots import ScreenshotStore
+from computerrl.learner.algorithms import PolicyAges
 from tests.support.data.trainer_data import make_group, make_step
 
 IMAGE, VISION_START, VISION_END = 1050, 1052, 1053
@@ -136,4 +137,4 @@ def make_batch(trainer: Any, screens: Screens, model: Any) -> Any:
         steps = [screens.step(ref, action, after=(7, number)) for ref, action in group]
         exact = [replace(step, behavior_logprobs=own_logprobs(model, screens, step).detach().numpy()) for step in steps]
         groups.append(make_group([(i == 0, [step]) for i, step in enumerate(exact)], group_seq=number))
-    return trainer.algorithm.prepare(groups, version=0)
+    return trainer.algorithm.prepare(groups, ages=PolicyAges(0))

@@ -20,7 +20,7 @@ from computerrl.common.errors import ConfigError
 from computerrl.launch.commands.main import cli
 from computerrl.launch.commands.options import split_words
 from computerrl.launch.plan.config_files import find_config
-from computerrl.learner.algorithms import make_algorithm
+from computerrl.learner.algorithms import PolicyAges, make_algorithm
 from computerrl.learner.algorithms.grpo import GRPO
 from tests.support.data.trainer_data import random_groups
 
@@ -57,8 +57,8 @@ def test_algorithm_of_the_readme_is_the_example() -> None:
 def test_example_counts_a_step_by_the_share_of_its_task_s_failures(seed: int) -> None:
     algorithm = make_algorithm(learner("examples.hard_tasks:HardTasks"))
     groups = random_groups(num_groups=4, size=4, seed=seed)
-    found = algorithm.prepare(groups, version=0)
-    plain = GRPO({}, LearnerConfig()).prepare(groups, version=0)
+    found = algorithm.prepare(groups, ages=PolicyAges(0))
+    plain = GRPO({}, LearnerConfig()).prepare(groups, ages=PolicyAges(0))
     assert list(map(id, found.samples)) == list(map(id, plain.samples))
     share = {}
     for group in groups:
@@ -73,7 +73,7 @@ WHOLE = """class Mine:
     needs = frozenset()
     temperature = 1.0
     def __init__(self, options, learner): ...
-    def prepare(self, groups, *, version): ...
+    def prepare(self, groups, *, ages): ...
     def loss(self, outputs, batch): ...
 """
 
@@ -88,8 +88,8 @@ WHOLE = """class Mine:
         ("class Other:\n    pass\n", "cannot be imported"),
         ("Mine = undefined\n", "NameError"),
         ("class Mine(\n", "SyntaxError"),
-        (f"{WHOLE}    prepare = None\n", "its prepare is no method prepare(groups, version=...)"),
-        (f"{WHOLE}    def prepare(self, groups): ...\n", "prepare(groups, version=...) cannot be called"),
+        (f"{WHOLE}    prepare = None\n", "its prepare is no method prepare(groups, ages=...)"),
+        (f"{WHOLE}    def prepare(self, groups): ...\n", "prepare(groups, ages=...) cannot be called"),
         (f"{WHOLE}    def loss(self, outputs): ...\n", "loss(outputs, batch) cannot be called"),
         (f"{WHOLE}    temperature = 0\n", "its temperature is 0"),
         (f"{WHOLE}    temperature = float('nan')\n", "its temperature is nan"),

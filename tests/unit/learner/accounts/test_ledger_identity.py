@@ -16,7 +16,7 @@ from computerrl.common.messages import Step, Trajectory, TrajectoryGroup
 from computerrl.common.metrics import read_json_lines
 from computerrl.learner.accounts.ledger import Ledger
 from computerrl.learner.accounts.summary import TrainedSteps
-from computerrl.learner.algorithms import Algorithm, FirstLook, Refines, TrainBatch, make_algorithm
+from computerrl.learner.algorithms import Algorithm, FirstLook, PolicyAges, Refines, TrainBatch, make_algorithm
 from computerrl.learner.algorithms.grpo import GRPO
 from computerrl.learner.algorithms.replaying import ReplayingGRPO
 from computerrl.learner.algorithms.step_table import Chosen, StepTable
@@ -47,18 +47,18 @@ class Plain(GRPO):
 
 
 class CopiesInChoose(GRPO):
-    def choose(self, groups: Sequence[TrajectoryGroup], *, version: int) -> Chosen:
+    def choose(self, groups: Sequence[TrajectoryGroup], *, ages: PolicyAges) -> Chosen:
         return Chosen(copies_of(groups))
 
 
 class CopiesBeforePrepare(GRPO):
-    def prepare(self, groups: Sequence[TrajectoryGroup], *, version: int) -> TrainBatch:
-        return super().prepare(copies_of(groups), version=version)
+    def prepare(self, groups: Sequence[TrajectoryGroup], *, ages: PolicyAges) -> TrainBatch:
+        return super().prepare(copies_of(groups), ages=ages)
 
 
 class CopiesSamples(GRPO):
-    def prepare(self, groups: Sequence[TrajectoryGroup], *, version: int) -> TrainBatch:
-        batch = super().prepare(groups, version=version)
+    def prepare(self, groups: Sequence[TrajectoryGroup], *, ages: PolicyAges) -> TrainBatch:
+        batch = super().prepare(groups, ages=ages)
         return dataclasses.replace(batch, samples=tuple(map(copied, batch.samples)))
 
 
@@ -79,7 +79,7 @@ class CopiesInReplay(ReplayingGRPO):
 class SaysAllIsReplayed(GRPO):
     """Calls what came a replay, which would have no age bound."""
 
-    def choose(self, groups: Sequence[TrajectoryGroup], *, version: int) -> Chosen:
+    def choose(self, groups: Sequence[TrajectoryGroup], *, ages: PolicyAges) -> Chosen:
         ids = frozenset(one.trajectory_id for group in groups for one in group.trajectories)
         return Chosen(copies_of(groups), ids)
 
@@ -98,16 +98,16 @@ def stored() -> TrajectoryGroup:
 
 
 def update(algorithm: Algorithm, groups: Sequence[TrajectoryGroup], *, version: int) -> tuple[TrainBatch, TrainedSteps]:
-    batch = algorithm.prepare(list(groups), version=version)
+    batch = algorithm.prepare(list(groups), ages=PolicyAges(version))
     if isinstance(algorithm, Refines) and algorithm.wants_look:
         tokens = tuple(np.ones(len(step.action_tokens), np.float32) for step in batch.samples)
         batch = algorithm.refine(batch, FirstLook(tokens, tokens, None))
-    return batch, TrainedSteps(batch, position=version, age_bound=MAX_AGE)
+    return batch, TrainedSteps(batch, age_bound=MAX_AGE)
 
 
 def told(trained: TrainedSteps, groups: Sequence[TrajectoryGroup]) -> tuple[Any, Any, Mapping[str, Any]]:
     """All that the books get: outcomes, spans, advantages."""
-    outcomes, spans = trained.fates(list(groups), {group.group_seq: group for group in groups})
+    outcomes, spans = trained.outcomes(list(groups), groups)
     return outcomes, spans, trained.advantages(groups)
 
 
@@ -177,7 +177,7 @@ def test_replay_of_a_trajectory_that_neither_came_nor_is_kept_is_an_error() -> N
     assert isinstance(algorithm, Invents)
     algorithm.remember([stored()])
     with pytest.raises(ValueError, match=r"rl-1/0/0-again.*neither came nor is in the memory"):
-        algorithm.prepare(random_groups(num_groups=1), version=0)
+        algorithm.prepare(random_groups(num_groups=1), ages=PolicyAges(0))
 
 
 # --- parts of trajectories ---------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ def test_replay_of_a_trajectory_that_neither_came_nor_is_kept_is_an_error() -> N
 class Shortens(GRPO):
     """Trains on every other step only, of copies."""
 
-    def choose(self, groups: Sequence[TrajectoryGroup], *, version: int) -> Chosen:
+    def choose(self, groups: Sequence[TrajectoryGroup], *, ages: PolicyAges) -> Chosen:
         return Chosen(copies_of(groups, keep=lambda place: place % 2 == 1))
 
 
@@ -209,19 +209,19 @@ def test_places_of_copied_steps_are_found_by_what_they_hold(given: list[int], pl
     group = make_group([(True, [make_step([5, place], [6]) for place in range(3)])])
     own = group.trajectories[0]
     taken = replace(own, steps=tuple(copied(own.steps[place]) for place in given))
-    table = StepTable.of([replace(group, trajectories=(taken,))], version=0, came=[group])
+    table = StepTable.of([replace(group, trajectories=(taken,))], ages=PolicyAges(0), came=[group])
     assert table.position_n.tolist() == places
 
 
 def test_steps_left_are_those_of_the_trajectory_as_it_came() -> None:
     group = make_group([(True, [make_step([5, place], [6]) for place in range(4)]), (False, [make_step([9], [6])])])
-    table = StepTable.of(copies_of([group], keep=lambda place: place != 2), version=0, came=[group])
+    table = StepTable.of(copies_of([group], keep=lambda place: place != 2), ages=PolicyAges(0), came=[group])
     assert table.position_n.tolist() == [0, 1, 3, 0] and table.steps_left_n.tolist() == [3, 2, 0, 0]
 
 
 def test_places_of_equal_steps_are_taken_one_after_the_other() -> None:
     group = make_group([(True, [make_step([5], [6])] * 3)])
-    table = StepTable.of(copies_of([group]), version=0, came=[group])
+    table = StepTable.of(copies_of([group]), ages=PolicyAges(0), came=[group])
     assert table.position_n.tolist() == [0, 1, 2]
 
 
@@ -229,10 +229,10 @@ def test_rewritten_steps_of_as_many_keep_their_places_and_of_other_numbers_are_a
     group = make_group([(True, [make_step([5, place], [6]) for place in range(3)])])
     own = group.trajectories[0]
     rewritten = [copied(step, action_tokens=np.array([7], np.int32)) for step in own.steps]
-    table = StepTable.of([replace(group, trajectories=(replace(own, steps=tuple(rewritten)),))], version=0, came=[group])
+    table = StepTable.of([replace(group, trajectories=(replace(own, steps=tuple(rewritten)),))], ages=PolicyAges(0), came=[group])
     assert table.position_n.tolist() == [0, 1, 2]
     with pytest.raises(ValueError, match=r"rl-1/0/0.*step 0 of 2.*not among the 3 that came"):
-        StepTable.of([replace(group, trajectories=(replace(own, steps=tuple(rewritten[:2])),))], version=0, came=[group])
+        StepTable.of([replace(group, trajectories=(replace(own, steps=tuple(rewritten[:2])),))], ages=PolicyAges(0), came=[group])
 
 
 # --- batches that name wrong steps -------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ def test_rewritten_steps_of_as_many_keep_their_places_and_of_other_numbers_are_a
 def wrong(name: str) -> tuple[TrainBatch, list[TrajectoryGroup]]:
     """A batch at version 6 that is wrong in the way ``name``, and the groups that came."""
     groups = random_groups(num_groups=1, seed=4, version=6)
-    batch = make(Plain).prepare(groups, version=6)
+    batch = make(Plain).prepare(groups, ages=PolicyAges(6))
     if name == "another place":
         place = next(i for i, key in enumerate(batch.step_keys) if key[1] == 1)
         return dataclasses.replace(batch, step_S=np.where(np.arange(len(batch.samples)) == place, 0, batch.step_S)), groups
@@ -263,8 +263,8 @@ def wrong(name: str) -> tuple[TrainBatch, list[TrajectoryGroup]]:
         return dataclasses.replace(batch, samples=tuple(replace(step, prompt_tokens=prompt) for step in batch.samples)), groups
     if name == "twice":
         return batch.subset(np.array([0, 0, 1])), groups
-    if name == "another version":
-        return dataclasses.replace(batch, version=7), groups
+    if name == "other ages":
+        return dataclasses.replace(batch, ages=PolicyAges(7)), groups
     if name == "no number":
         return dataclasses.replace(batch, advantage_S=np.full_like(batch.advantage_S, np.nan)), groups
     if name == "no weight":
@@ -282,12 +282,12 @@ def wrong(name: str) -> tuple[TrainBatch, list[TrajectoryGroup]]:
         ("no such place", "has [0-9] steps"),
         ("another trajectory", "did not come"),
         ("called replayed", "came with it"),
-        ("too old", "6 versions old.*allows 4"),
+        ("too old", "6 updates old.*allows 4"),
         ("another action", "holds another action than came"),
         ("twice", "twice: give it a larger token_weight_S"),
         ("no prompt", "prompt that is empty"),
         ("prompt of another model", "tokens outside 0..999"),
-        ("another version", "batch is 7, and it was given 6"),
+        ("other ages", r"ages of its batch are PolicyAges\(version=7, .*given PolicyAges\(version=6, "),
         ("no number", "advantage_S .* not finite"),
         ("no weight", "token_weight_S .* not finite"),
         ("no such reason", "boring; the reasons are no_signal, not_chosen"),
@@ -296,8 +296,8 @@ def wrong(name: str) -> tuple[TrainBatch, list[TrajectoryGroup]]:
 def test_a_batch_that_names_wrong_steps_is_not_trained(name: str, said: str) -> None:
     batch, groups = wrong(name)
     with pytest.raises(ValueError, match=said):
-        check_batch(batch, groups, position=6, age_bound=MAX_AGE, vocabulary_size=1000)
-    check_batch(*wrong("nothing"), position=6, age_bound=MAX_AGE, vocabulary_size=1000)
+        check_batch(batch, groups, ages=PolicyAges(6), age_bound=MAX_AGE, vocabulary_size=1000)
+    check_batch(*wrong("nothing"), ages=PolicyAges(6), age_bound=MAX_AGE, vocabulary_size=1000)
 
 
 # --- one step twice ----------------------------------------------------------------------------------------------------
@@ -306,14 +306,14 @@ def test_a_batch_that_names_wrong_steps_is_not_trained(name: str, said: str) -> 
 def test_one_object_at_two_places_has_the_advantage_of_each() -> None:
     same = make_step([5], [6])
     group = make_group([(True, [same, same]), (False, [same])])
-    batch = make(Plain).prepare([group], version=0)
+    batch = make(Plain).prepare([group], ages=PolicyAges(0))
     batch = dataclasses.replace(batch, advantage_S=np.array([9.0, 1.0, -2.0], np.float32))
-    advantages = TrainedSteps(batch, position=0, age_bound=MAX_AGE).advantages([group])
+    advantages = TrainedSteps(batch, age_bound=MAX_AGE).advantages([group])
     assert advantages == {"rl-1/0/0": [9.0, 1.0], "rl-1/0/1": [-2.0]}
 
 
 def test_a_batch_that_does_not_name_its_steps_is_refused() -> None:
-    batch = make(Plain).prepare(random_groups(num_groups=1), version=0)
+    batch = make(Plain).prepare(random_groups(num_groups=1), ages=PolicyAges(0))
     with pytest.raises(ValueError, match="step_S"):
         dataclasses.replace(batch, step_S=batch.step_S[:-1])
     with pytest.raises(ValueError, match="beyond its 1 trajectory_ids"):
@@ -335,10 +335,10 @@ def test_steps_that_are_too_sure_have_their_own_reason_in_books_and_waste() -> N
     options = {"kl_beta": 0.0, "entropy_percentile": 70}
     algorithm = make_algorithm(LearnerConfig(algorithm=AlgorithmConfig(name="dart", options=options)))
     assert isinstance(algorithm, Refines)
-    batch = algorithm.prepare([group], version=0)
+    batch = algorithm.prepare([group], ages=PolicyAges(0))
     # One of the first rollout's three steps, and all of the second's.
     refined = algorithm.refine(batch, sure(batch, [1, 3, 4]))
-    trained = TrainedSteps(refined, position=0, age_bound=MAX_AGE)
+    trained = TrainedSteps(refined, age_bound=MAX_AGE)
     outcomes, spans, _ = told(trained, [group])
     assert outcomes == [["trained", "too_sure"]]
     lines: list[Mapping[str, Any]] = []

@@ -2,10 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
+from msgspec.structs import replace
+
 from computerrl.learner.accounts.ledger import AgeSpan, Ledger
+from computerrl.learner.algorithms import PolicyAges
 from computerrl.learner.recipe.lineage import Lineage
 from computerrl.learner.recipe.phases import rl_phase
-from tests.support.loop_fakes import FakeBroker, make_config
+from tests.support.loop_fakes import FakeBroker, make_config, make_step
 
 
 def test_lineage_without_restart_is_the_version_itself() -> None:
@@ -31,15 +35,28 @@ def test_lineage_resumed_twice_from_the_same_checkpoint_knows_the_versions_in_be
     assert [lineage.position(v) for v in (10, 14, 15, 16, 17, 18)] == [10, 14, 10, 11, 10, 11]
 
 
-def test_lineage_translate_group_replaces_versions_of_every_step() -> None:
-    broker = FakeBroker()
-    broker.sampled_version = lambda: 16
-    config = make_config()
-    broker.place_order(rl_phase(config, 1, first_seed=0, temperature=1.0).orders[0].to_message(config, ("a",), policy_version=0))
-    group = broker.fetch_group(0)
-    translated = Lineage().resumed(base=10, resumed_at=15).translate(group)
-    assert {int(v) for t in translated.trajectories for s in t.steps for v in s.policy_versions} == {11}
-    assert Lineage().translate(group) is group
+def test_ages_of_tokens_are_counted_along_the_lineage() -> None:
+    lineage = Lineage().resumed(base=10, resumed_at=15).resumed(base=17, resumed_at=20)
+    versions = np.array([9, 10, 14, 15, 17, 19, 20], np.int32)
+    step = replace(make_step(version=9), policy_versions=versions)
+    for version in (20, 22):
+        ages = lineage.ages(version)
+        assert ages.of(step).tolist() == [lineage.position(version) - lineage.position(int(one)) for one in versions]
+        assert (ages.version, ages.position) == (version, lineage.position(version))
+        assert ages.oldest(step) == ages.of(step).max()
+    # Version 14 was discarded two updates after those that 20 continues from.
+    assert lineage.ages(20).of(step).tolist() == [3, 2, -2, 2, 0, -2, 0]
+
+
+def test_ages_without_a_restart_are_differences_of_versions() -> None:
+    step = replace(make_step(version=3), policy_versions=np.array([7, 3, 5], np.int32))
+    assert Lineage().ages(7) == PolicyAges(7)
+    assert PolicyAges(7).of(step).tolist() == [0, 4, 2] and PolicyAges(7).oldest(step) == 4
+    assert PolicyAges(7).oldest(make_step(version=-1)) == 8, "a step without versions is older than any other"
+
+
+def test_ages_of_a_step_that_only_discarded_weights_sampled_are_not_negative_for_the_bound() -> None:
+    assert Lineage().resumed(base=10, resumed_at=15).ages(15).oldest(make_step(version=14)) == 0
 
 
 def test_ledger_records_counts_and_restores() -> None:

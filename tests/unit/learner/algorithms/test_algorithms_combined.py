@@ -182,7 +182,7 @@ for name in ALGORITHMS:
     algorithm = make_algorithm(LearnerConfig(algorithm=AlgorithmConfig(name=name)), seed=3)
     for version in range(3):
         groups = random_groups(num_groups=9, size=8)[3 * version : 3 * version + 3]
-        batch = algorithm.prepare(groups, version=version)
+        batch = algorithm.prepare(groups, ages=PolicyAges(version))
         getattr(algorithm, "remember", lambda groups: None)(groups)
         numbers = [part.tolist() for part in (batch.advantage_S, batch.token_weight_S)]
         found.update(repr((batch.step_keys, numbers, list(batch.left_out.items()))).encode())

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from computerrl.common.config import RunConfig, load_config
 from computerrl.common.messages import Step, Trajectory, TrajectoryGroup
-from computerrl.learner.algorithms import FirstLook, Refines, TrainBatch, make_algorithm
+from computerrl.learner.algorithms import FirstLook, PolicyAges, Refines, TrainBatch, make_algorithm
 from tests.support.data.trainer_data import random_groups
 from tests.unit.learner.algorithms.test_algorithms_values import looked, sequences, slow_gae, slow_vtrace
 
@@ -202,7 +202,7 @@ def test_batch_as_configured_equals_slow_formulas(name: str) -> None:
     advantages, weights = EXPECTED[name]
     for seed in range(3):
         groups = groups_of(seed)
-        batch = make_algorithm(load(name).learner).prepare(groups, version=0)
+        batch = make_algorithm(load(name).learner).prepare(groups, ages=PolicyAges(0))
         assert_values(batch, batch.advantage_S, advantages(groups))
         assert_values(batch, batch.token_weight_S, weights(groups, rows_of(groups)))
         assert len(batch.samples) == len(rows_of(groups))
@@ -212,7 +212,7 @@ def test_dart_as_configured_trains_all_but_the_surest_fifth() -> None:
     groups = groups_of(5)
     algorithm = make_algorithm(load("dart").learner)
     assert isinstance(algorithm, Refines)
-    batch = algorithm.prepare(groups, version=0)
+    batch = algorithm.prepare(groups, ages=PolicyAges(0))
     assert_values(batch, batch.advantage_S, standardised(groups))
     look = looked(batch, 1)
     refined = algorithm.refine(batch, look)
@@ -229,7 +229,7 @@ def test_tokens_as_configured_equal_slow_formulas(name: str) -> None:
     algorithm = make_algorithm(load(name).learner)
     assert isinstance(algorithm, Refines)
     groups = random_groups(num_groups=3, size=2, seed=3)
-    batch = algorithm.prepare(groups, version=0)
+    batch = algorithm.prepare(groups, ages=PolicyAges(0))
     look = looked(batch, 4)
     refined = algorithm.refine(batch, look)
     assert refined.token_advantages is not None and refined.value_targets is not None
@@ -267,7 +267,7 @@ def imitated(batch: TrainBatch, look: FirstLook, members: list[int]) -> list[flo
 def test_grpo_roc_as_configured_trains_half_of_sixteen_and_two_of_each_kind() -> None:
     config = load("grpo_roc")
     (group,) = random_groups(num_groups=1, size=config.learner.group_size)
-    batch = make_algorithm(config.learner).prepare([group], version=0)
+    batch = make_algorithm(config.learner).prepare([group], ages=PolicyAges(0))
     left = [one for one in group.trajectories if one.trajectory_id not in batch.not_chosen]
     assert len(left) == 8 and min(sum(one.success for one in left), sum(not one.success for one in left)) >= 2
     kept = replace(group, trajectories=tuple(replace(one, index=place) for place, one in enumerate(left)))
@@ -284,7 +284,7 @@ def test_ui_s1_as_configured_adds_advantages_of_episode_and_step() -> None:
     ]
     group = replace(group, trajectories=tuple(played))
     config = load("ui_s1")
-    batch = make_algorithm(config.learner).prepare([group], version=0)
+    batch = make_algorithm(config.learner).prepare([group], ages=PolicyAges(0))
     # gamma 0.5, cut at a mismatch: returns 1.5, 1; 1, 0; 0, 0. First returns 1.5, 1, 0 deviate by more than 0.3.
     columns = standard([1.5, 1.0, 0.0]), standard([1.0, 0.0, 0.0])
     expected = [sums + columns[j][i] for i, sums in enumerate(standard([2, 1, 0])) for j in range(2)]

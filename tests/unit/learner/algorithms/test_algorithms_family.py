@@ -15,7 +15,7 @@ from computerrl.common.config import AlgorithmConfig, LearnerConfig
 from computerrl.common.errors import ConfigError, ResumeError
 from computerrl.common.messages import EndReason, Step, TaskRef, Trajectory, TrajectoryGroup
 from computerrl.learner.accounts.summary import TrainedSteps
-from computerrl.learner.algorithms import Algorithm, FirstLook, Refines, TrainBatch, WantsGuidance, make_algorithm
+from computerrl.learner.algorithms import Algorithm, FirstLook, PolicyAges, Refines, TrainBatch, WantsGuidance, make_algorithm
 from computerrl.learner.algorithms.grpo_roc import untidiness
 from computerrl.learner.objective.memory import Remembers, SuccessMemory
 from tests.support.data.trainer_data import make_group, make_step, random_groups
@@ -66,7 +66,7 @@ def test_agentrl_normalises_over_the_tokens_of_each_family_and_charges_abnormal_
     groups = random_groups(num_groups=6, size=4, seed=seed)
     groups = [of_family(group, "ab"[number % 2]) for number, group in enumerate(groups)]
     groups[0] = ended(groups[0], ["step_limit", "task_finished", "invalid_limit", "fail_action"])
-    batch = make("agentrl").prepare(groups, version=0)
+    batch = make("agentrl").prepare(groups, ages=PolicyAges(0))
     expected: dict[int, float] = {}
     for family in "ab":
         found: list[tuple[Step, float]] = []
@@ -85,7 +85,7 @@ def test_agentrl_normalises_over_the_tokens_of_each_family_and_charges_abnormal_
 def test_agentrl_leaves_a_group_without_signal_out_of_the_statistics() -> None:
     mixed = make_group([(True, steps(2)), (False, steps(1))], group_seq=0)
     flat = make_group([(True, steps(3)), (True, steps(3))], group_seq=1)
-    alone, both = (make("agentrl").prepare(groups, version=0) for groups in ([mixed], [mixed, flat]))
+    alone, both = (make("agentrl").prepare(groups, ages=PolicyAges(0)) for groups in ([mixed], [mixed, flat]))
     np.testing.assert_array_equal(alone.advantage_S, both.advantage_S)
 
 
@@ -93,7 +93,7 @@ def test_agentrl_leaves_a_group_without_signal_out_of_the_statistics() -> None:
 def test_adagrpo_pays_less_for_detours(alpha: float) -> None:
     lengths = [2, 4, 3, 5]
     group = make_group([(True, steps(2)), (True, steps(4)), (False, steps(3)), (True, steps(5))])
-    batch = make("adagrpo", alpha=alpha, gamma=0.0).prepare([group], version=0)
+    batch = make("adagrpo", alpha=alpha, gamma=0.0).prepare([group], ages=PolicyAges(0))
     earned = [float(one.success) * (1 - alpha * (n - 2) / n) for one, n in zip(group.trajectories, lengths, strict=True)]
     rewards = [r for r, n in zip(earned, lengths, strict=True) for _ in range(n)]
     np.testing.assert_allclose(batch.advantage_S, slow_grpo(rewards), rtol=1e-5)
@@ -102,7 +102,7 @@ def test_adagrpo_pays_less_for_detours(alpha: float) -> None:
 def test_adagrpo_charges_a_badly_formed_step_in_full_after_a_detour() -> None:
     clumsy = [replace(steps(1)[0], format_ok=False), *steps(9)]
     group = make_group([(True, clumsy), (True, steps(1)), (False, steps(1))])
-    batch = make("adagrpo", alpha=1.0, gamma=0.0, format_penalty=1.0).prepare([group], version=0)
+    batch = make("adagrpo", alpha=1.0, gamma=0.0, format_penalty=1.0).prepare([group], ages=PolicyAges(0))
     np.testing.assert_allclose(batch.reward_S, [-1.0, *[0.1] * 9, 1.0, 0.0], rtol=1e-6)
 
 
@@ -112,7 +112,7 @@ def test_adagrpo_adds_its_share_of_stored_successes_where_some_rollout_failed() 
     remembers.remember([first])
     mixed = make_group([(True, steps(3))] + [(False, steps(3))] * 5, group_seq=1)
     solved = make_group([(True, steps(3))] * 6, group_seq=2)
-    batch = algorithm.prepare([mixed, solved], version=9)
+    batch = algorithm.prepare([mixed, solved], ages=PolicyAges(9))
     # Two of the memory to six that came: a quarter. They are its two shortest, and older than any bound.
     assert batch.replayed_S.sum() == batch.metrics["num_steps_replayed"] == 1 + 2
     replayed = {id(step) for step, is_replayed in zip(batch.samples, batch.replayed_S, strict=True) if is_replayed}
@@ -124,7 +124,7 @@ def test_adagrpo_adds_its_share_of_stored_successes_where_some_rollout_failed() 
 def test_adagrpo_sees_no_detour_beside_successes_of_other_instances() -> None:
     algorithm, remembers = remembering("adagrpo", gamma=0.2)
     remembers.remember([make_group([(True, steps(1))])])
-    batch = algorithm.prepare([make_group([(True, steps(6)), (False, steps(6))], group_seq=1)], version=0)
+    batch = algorithm.prepare([make_group([(True, steps(6)), (False, steps(6))], group_seq=1)], ages=PolicyAges(0))
     np.testing.assert_allclose(batch.advantage_S, slow_grpo([1] * 6 + [0] * 6 + [1]), rtol=1e-5)
 
 
@@ -132,22 +132,22 @@ def test_arpo_never_gives_a_success_away() -> None:
     algorithm, remembers = remembering("arpo", replay_std=0.5)
     remembers.remember([make_group([(True, steps(1))])])
     group = make_group([(False, steps(1))] * 7 + [(True, steps(1))], group_seq=1)
-    assert algorithm.prepare([group], version=0).not_chosen == {group.trajectories[6].trajectory_id}
+    assert algorithm.prepare([group], ages=PolicyAges(0)).not_chosen == {group.trajectories[6].trajectory_id}
 
 
 def test_arpo_replaces_a_failed_groups_last_rollout_by_a_stored_success() -> None:
     algorithm, remembers = remembering("arpo")
     failed = make_group([(False, steps(1))] * 4, group_seq=1)
-    assert algorithm.prepare([failed], version=0).samples == ()
+    assert algorithm.prepare([failed], ages=PolicyAges(0)).samples == ()
     success = make_group([(True, steps(2)), (False, steps(1))], group_seq=0)
     remembers.remember([success])
-    batch = algorithm.prepare([failed], version=0)
+    batch = algorithm.prepare([failed], ages=PolicyAges(0))
     np.testing.assert_allclose(batch.advantage_S, slow_grpo([0, 0, 0, 1, 1]), rtol=1e-5)
     assert batch.replayed_S.tolist() == [False] * 3 + [True] * 2
     assert batch.not_chosen == {failed.trajectories[3].trajectory_id}
     # Another family's successes are none of its own; a group that succeeds once is left alone.
-    assert algorithm.prepare([of_family(failed, "other")], version=0).samples == ()
-    assert not algorithm.prepare([success], version=0).replayed_S.any()
+    assert algorithm.prepare([of_family(failed, "other")], ages=PolicyAges(0)).samples == ()
+    assert not algorithm.prepare([success], ages=PolicyAges(0)).replayed_S.any()
 
 
 def test_grpo_roc_keeps_the_cleanest_successes_and_failures_at_random() -> None:
@@ -156,29 +156,29 @@ def test_grpo_roc_keeps_the_cleanest_successes_and_failures_at_random() -> None:
     malformed = [replace(step, format_ok=False) for step in clean]
     group = make_group([(True, clean), (True, refused), (True, malformed), (True, clean)] + [(False, steps(1))] * 4)
     assert [untidiness(one) for one in group.trajectories[:4]] == [0.0, 1.0, 1.5, 0.0]
-    left_out = [make("grpo_roc").prepare([group], version=version).not_chosen for version in range(20)]
+    left_out = [make("grpo_roc").prepare([group], ages=PolicyAges(version)).not_chosen for version in range(20)]
     names = [one.trajectory_id for one in group.trajectories]
     assert all(len(one) == 4 and {names[1], names[2]} <= one for one in left_out)
     assert len({frozenset(one & set(names[4:])) for one in left_out}) > 3, "failures are drawn at random"
-    assert left_out[0] == make("grpo_roc").prepare([group], version=0).not_chosen, "and the draw follows from the version"
+    assert left_out[0] == make("grpo_roc").prepare([group], ages=PolicyAges(0)).not_chosen, "and the draw follows from the update"
 
 
 def test_grpo_roc_keeps_two_of_the_rarer_kind() -> None:
     group = make_group([(True, steps(1))] * 2 + [(False, steps(1))] * 14)
-    left_out = make("grpo_roc").prepare([group], version=0).not_chosen
+    left_out = make("grpo_roc").prepare([group], ages=PolicyAges(0)).not_chosen
     assert len(left_out) == 8 and not left_out & {one.trajectory_id for one in group.trajectories[:2]}
 
 
 def test_m_grpo_compares_trajectories_whatever_their_length() -> None:
     group = make_group([(True, steps(2)), (False, steps(6)), (False, steps(6)), (False, steps(1))])
-    batch = make("m_grpo").prepare([group], version=0)
+    batch = make("m_grpo").prepare([group], ages=PolicyAges(0))
     expected = slow_grpo([1, 0, 0, 0])
     np.testing.assert_allclose(batch.advantage_S, [expected[0]] * 2 + [expected[1]] * 13, rtol=1e-5)
 
 
 def test_m_grpo_is_a_mean_over_trajectories_of_steps_of_tokens() -> None:
     groups = random_groups(num_groups=3, size=4, seed=5)
-    batch = make("m_grpo").prepare(groups, version=0)
+    batch = make("m_grpo").prepare(groups, ages=PolicyAges(0))
     num = sum(len(group.trajectories) for group in groups)
     expected = {id(step): 1 / (num * len(one.steps) * len(step.action_tokens)) for _, one, step in rows(groups)}
     assert by_step(batch, batch.token_weight_S) == pytest.approx({key: expected[key] for key in map(id, batch.samples)})
@@ -187,7 +187,7 @@ def test_m_grpo_is_a_mean_over_trajectories_of_steps_of_tokens() -> None:
 @pytest.mark.parametrize("gamma", [0.5, 1.0])
 def test_rebn_normalises_discounted_returns_over_the_batch(gamma: float) -> None:
     groups = random_groups(num_groups=3, size=4, seed=6)
-    batch = make("rebn", gamma=gamma).prepare(groups, version=0)
+    batch = make("rebn", gamma=gamma).prepare(groups, ages=PolicyAges(0))
     trajectories = [one for group in groups for one in group.trajectories]
     returns = [gamma**left * one.success for one in trajectories for left in reversed(range(len(one.steps)))]
     mean = math.fsum(returns) / len(returns)
@@ -198,7 +198,7 @@ def test_rebn_normalises_discounted_returns_over_the_batch(gamma: float) -> None
 def test_rebn_takes_the_format_penalty_where_it_is_due() -> None:
     first = replace(steps(1)[0], format_ok=False)
     group = make_group([(False, [first, *steps(5)]), (True, steps(1))])
-    batch = make("rebn", gamma=0.9, format_penalty=0.5).prepare([group], version=0)
+    batch = make("rebn", gamma=0.9, format_penalty=0.5).prepare([group], ages=PolicyAges(0))
     np.testing.assert_allclose(batch.reward_S, [-0.5, 0, 0, 0, 0, 0, 1], atol=1e-6)
 
 
@@ -228,7 +228,7 @@ def test_dart_leaves_out_the_surest_steps_of_each_group() -> None:
     groups = random_groups(num_groups=2, size=6, seed=7)
     algorithm = make("dart", kl_beta=0.0)
     assert isinstance(algorithm, Refines) and algorithm.needs == {"proximal_logprobs"}
-    batch = algorithm.prepare(groups, version=0)
+    batch = algorithm.prepare(groups, ages=PolicyAges(0))
     rng = np.random.default_rng(0)
     entropy = [rng.random(len(step.action_tokens)).astype(np.float32) for step in batch.samples]
     refined = algorithm.refine(batch, FirstLook(tuple(entropy), tuple(entropy), None))
@@ -248,7 +248,7 @@ def test_dart_as_released_counts_only_groups_with_both_outcomes() -> None:
     mixed, solved = make_group([(number % 2 == 0, steps(1)) for number in range(4)]), make_group([(True, steps(1))] * 4)
     groups = [mixed, replace(solved, group_seq=mixed.group_seq + 1)]
     for both_outcomes, expected in ((False, 8), (True, 4)):
-        batch = make("dart", entropy_percentile=0.0, both_outcomes=both_outcomes).prepare(groups, version=0)
+        batch = make("dart", entropy_percentile=0.0, both_outcomes=both_outcomes).prepare(groups, ages=PolicyAges(0))
         assert len(batch.samples) == expected, "a KL term trains steps without a signal too"
         # Steps of two tokens each: the mean runs over those that count.
         np.testing.assert_allclose(batch.token_weight_S, np.full(expected, 0.5 / expected))
@@ -258,10 +258,10 @@ def test_dart_names_whom_its_filter_left_nothing_and_spares_the_look_without_one
     group = make_group([(number % 2 == 0, steps(1)) for number in range(8)])
     algorithm = make("dart", kl_beta=0.0)
     assert isinstance(algorithm, Refines)
-    batch = algorithm.prepare([group], version=0)
+    batch = algorithm.prepare([group], ages=PolicyAges(0))
     entropy = tuple(np.full(2, 1.0 + number, np.float32) for number in range(8))
     refined = algorithm.refine(batch, FirstLook(entropy, entropy, None))
-    outcomes, _ = TrainedSteps(refined, position=0, age_bound=4).fates([group], {group.group_seq: group})
+    outcomes, _ = TrainedSteps(refined, age_bound=4).outcomes([group], [group])
     assert outcomes == [["too_sure"] * 2 + ["trained"] * 6]
     # A number that is none stays, for the guard of the optimizer step to see.
     broken = (np.array([np.nan, 1.0], np.float32), *entropy[1:])
@@ -273,7 +273,7 @@ def test_dart_names_whom_its_filter_left_nothing_and_spares_the_look_without_one
 def test_dart_adds_a_stored_success_when_all_failed() -> None:
     algorithm, remembers = remembering("dart", kl_beta=0.0)
     remembers.remember([make_group([(True, steps(1)), (False, steps(1))])])
-    batch = algorithm.prepare([make_group([(False, steps(1))] * 4, group_seq=1)], version=0)
+    batch = algorithm.prepare([make_group([(False, steps(1))] * 4, group_seq=1)], ages=PolicyAges(0))
     np.testing.assert_allclose(batch.advantage_S, slow_grpo([0, 0, 0, 0, 1]), rtol=1e-5)
     assert batch.not_chosen == frozenset()
 
@@ -288,7 +288,7 @@ def test_ui_s1_adds_advantages_of_episode_and_step() -> None:
     group = make_group([(all(matches), beside(matches)) for matches in played])
     algorithm = make("ui_s1", gamma=0.5, step_weight=0.7, kl_beta=0.0)
     assert isinstance(algorithm, WantsGuidance) and algorithm.num_patches == 2
-    batch = algorithm.prepare([group], version=0)
+    batch = algorithm.prepare([group], ages=PolicyAges(0))
     # Up to and with the next mismatch: 1 + 1/2 + 1/4; then what follows a patch counts for itself.
     returns = [[1.75, 1.5, 1.0], [1.0, 0.0, 1.0], [0.0, 1.0], [0.0, 0.0, 0.0]]
     of_episode = slow_grpo([3, 2, 1, 0])
@@ -305,7 +305,7 @@ def test_ui_s1_adds_advantages_of_episode_and_step() -> None:
 def test_ui_s1_drops_groups_whose_first_returns_hardly_differ() -> None:
     alike = make_group([(True, beside([True] * 5)), (False, beside([True] * 4 + [False]))], group_seq=0)
     mixed = make_group([(True, beside([True, True])), (False, beside([False]))], group_seq=1)
-    batch = make("ui_s1").prepare([alike, mixed], version=0)
+    batch = make("ui_s1").prepare([alike, mixed], ages=PolicyAges(0))
     assert set(batch.group_S.tolist()) == {1}
 
 
@@ -397,7 +397,7 @@ def test_gigpo_compares_episodes_and_the_steps_of_equal_states(seed: int, action
     groups = shared_states(seed)
     expected = np.array(slow_gigpo(groups, options))
     expected = np.where(expected < 0, negative_scale * expected, expected)
-    batch = make("gigpo", negative_scale=negative_scale, **options).prepare(groups, version=0)
+    batch = make("gigpo", negative_scale=negative_scale, **options).prepare(groups, ages=PolicyAges(0))
     steps = [id(step) for group in groups for one in group.trajectories for step in one.steps]
     found = dict(zip(map(id, batch.samples), batch.advantage_S, strict=True))
     np.testing.assert_allclose([found.get(step, 0.0) for step in steps], expected, atol=1e-5)
@@ -410,7 +410,7 @@ def test_gigpo_has_no_signal_where_values_differ_by_rounding_alone(gamma: float)
     for num_alike in range(2, 9):
         actions = [6] * num_alike + [7]
         group = make_group([(True, [make_step([5], [action]), make_step([9], [8])]) for action in actions])
-        batch = make("gigpo", action_values=True, gamma=gamma).prepare([group], version=0)
+        batch = make("gigpo", action_values=True, gamma=gamma).prepare([group], ages=PolicyAges(0))
         assert not batch.samples and set(batch.left_out.values()) == {"no_signal"}
 
 
@@ -418,7 +418,7 @@ def test_gigpo_takes_the_format_penalty_in_full_however_early() -> None:
     """Returns of a state: -0.4 for the badly formed step and 0 for the other one, whatever follows them."""
     bad = make_step([5], [6], format_ok=False)
     group = make_group([(False, [bad, *(make_step([9, n], [8]) for n in range(3))]), (False, [make_step([5], [7])])])
-    batch = make("gigpo", gamma=0.5, format_penalty=0.4, advantage_delta=1.0).prepare([group], version=0)
+    batch = make("gigpo", gamma=0.5, format_penalty=0.4, advantage_delta=1.0).prepare([group], ages=PolicyAges(0))
     np.testing.assert_allclose(batch.advantage_S, [-0.2 / 1.2, 0.2 / 1.2], rtol=1e-6)
 
 
@@ -432,7 +432,7 @@ def test_gigpo_does_not_punish_the_right_step_of_a_failed_episode() -> None:
     failed_right, failed_wrong = group.trajectories[1].steps[0], group.trajectories[3].steps[0]
 
     def advantages(name: str, **options: object) -> dict[int, float]:
-        batch = make(name, **options).prepare([group], version=0)
+        batch = make(name, **options).prepare([group], ages=PolicyAges(0))
         return by_step(batch, batch.advantage_S)
 
     by_trajectory, by_state = advantages("grpo"), advantages("gigpo", action_values=True, episode_weight=0.0, gamma=1.0)

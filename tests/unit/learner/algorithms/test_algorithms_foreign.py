@@ -22,7 +22,7 @@ from computerrl.common.messages import Trajectory, TrajectoryGroup
 from computerrl.common.metrics import read_json_lines
 from computerrl.learner.accounts.ledger import DROPS, Ledger
 from computerrl.learner.accounts.summary import TrainedSteps
-from computerrl.learner.algorithms import LossBatch, LossResult, PolicyOutputs, TrainBatch, make_algorithm
+from computerrl.learner.algorithms import LossBatch, LossResult, PolicyAges, PolicyOutputs, TrainBatch, make_algorithm
 from computerrl.learner.algorithms.grpo import GRPO
 from computerrl.learner.algorithms.step_table import Chosen
 from computerrl.learner.training.batch_check import make_batch
@@ -121,7 +121,7 @@ DEEDS: dict[str, Deed] = {
     "mask for places": lambda batch, rng: batch.subset(np.ones(len(batch.samples), dtype=bool)),
     "metric in words": lambda batch, rng: dataclasses.replace(batch, metrics={"mood": "good"}),
     "metric of numpy": lambda batch, rng: dataclasses.replace(batch, metrics={"mood": np.float32(0.5)}),
-    "another version": lambda batch, rng: dataclasses.replace(batch, version=POSITION - 1),
+    "other ages": lambda batch, rng: dataclasses.replace(batch, ages=PolicyAges(POSITION - 1)),
     "raises": raises,
     "returns nothing": lambda batch, rng: None,
 }
@@ -134,8 +134,8 @@ class Foreign(GRPO):
     deed: Deed
     rng = np.random.default_rng(0)
 
-    def prepare(self, groups: Groups, *, version: int) -> TrainBatch:
-        return self.deed(super().prepare(groups, version=version), self.rng)
+    def prepare(self, groups: Groups, *, ages: PolicyAges) -> TrainBatch:
+        return self.deed(super().prepare(groups, ages=ages), self.rng)
 
 
 def foreign(kind: type[GRPO] = Foreign) -> GRPO:
@@ -165,12 +165,12 @@ def groups_of_any_age(draw: st.DrawFn) -> list[TrajectoryGroup]:
 
 def books(batch: TrainBatch, groups: Groups, **skipped: Any) -> tuple[Ledger, dict[str, dict[str, Any]]]:
     """The ledger after an update on ``batch``, and its lines by trajectory."""
-    trained = TrainedSteps(batch, position=POSITION, age_bound=BOUND, **skipped)
-    outcomes, spans = trained.fates(list(groups), {group.group_seq: group for group in groups})
+    trained = TrainedSteps(batch, age_bound=BOUND, **skipped)
+    outcomes, spans = trained.outcomes(list(groups), groups)
     lines: list[Any] = []
     ledger = Ledger(lines.append)
-    for group, fates in zip(groups, outcomes, strict=True):
-        for one, outcome in zip(group.trajectories, fates, strict=True):
+    for group, of_group in zip(groups, outcomes, strict=True):
+        for one, outcome in zip(group.trajectories, of_group, strict=True):
             ages = spans.get(one.trajectory_id)
             ledger.record(one, outcome, group_seq=group.group_seq, update=1, policy_version=POSITION, ages=ages)
     ledger.note_age_trained(trained.max_age_trained)
@@ -192,7 +192,7 @@ def test_each_trajectory_is_trained_once_within_the_bound_or_dropped_for_a_reaso
     versions = {key: step.policy_versions.copy() for key, step in came.items()}
     batch, said = None, ""
     try:
-        batch = make_batch(trainer, groups, position=POSITION, age_bound=BOUND)  # type: ignore[arg-type]
+        batch = make_batch(trainer, groups, ages=PolicyAges(POSITION), age_bound=BOUND)  # type: ignore[arg-type]
     except ConfigError as error:
         said = str(error)
     if batch is None:
@@ -201,7 +201,7 @@ def test_each_trajectory_is_trained_once_within_the_bound_or_dropped_for_a_reaso
     assert all((step.policy_versions == versions[key]).all() for key, step in came.items())
     plain = foreign()
     plain.deed = DEEDS["nothing"]  # type: ignore[attr-defined]
-    signal = set(plain.prepare(groups, version=POSITION).step_keys)
+    signal = set(plain.prepare(groups, ages=PolicyAges(POSITION)).step_keys)
     keys = batch.step_keys
     assert len(set(keys)) == len(keys) and set(keys) <= signal
     assert all(POSITION - versions[key].min() <= BOUND for key in keys)
@@ -235,7 +235,7 @@ def test_trajectories_of_an_optimizer_step_that_was_skipped_are_not_trained() ->
     ]
     algorithm = foreign()
     algorithm.deed = DEEDS["nothing"]  # type: ignore[attr-defined]
-    batch = algorithm.prepare(groups, version=POSITION)
+    batch = algorithm.prepare(groups, ages=PolicyAges(POSITION))
     ledger, lines = books(batch, groups, skipped=frozenset({0, 1}))
     assert [line["outcome"] for line in lines.values()] == ["skipped", "skipped", "trained", "trained"]
     assert ledger.drops == {"skipped": 2} and "skipped" in DROPS
@@ -296,7 +296,7 @@ def test_an_update_with_what_an_algorithm_did_wrong_names_it(kind: type[GRPO], s
 
 
 class Raises(GRPO):
-    def prepare(self, groups: Groups, *, version: int) -> TrainBatch:
+    def prepare(self, groups: Groups, *, ages: PolicyAges) -> TrainBatch:
         raise IndexError("out of range")
 
 
@@ -329,7 +329,7 @@ def test_a_run_whose_algorithm_raises_ends_with_its_name_and_line(kind: type[GRP
 class TrainsHalf(GRPO):
     """Leaves out half of the rollouts without saying so."""
 
-    def choose(self, groups: Groups, *, version: int) -> Chosen:
+    def choose(self, groups: Groups, *, ages: PolicyAges) -> Chosen:
         def first(trajectories: Sequence[Trajectory]) -> tuple[Trajectory, ...]:
             return tuple(trajectories[: len(trajectories) // 2])
 

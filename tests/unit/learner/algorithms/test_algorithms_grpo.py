@@ -13,7 +13,7 @@ import torch
 
 from computerrl.common.config import AlgorithmConfig, LearnerConfig, load_config
 from computerrl.common.errors import ConfigError
-from computerrl.learner.algorithms import ALGORITHMS, LossBatch, PolicyOutputs, TrainBatch, make_algorithm
+from computerrl.learner.algorithms import ALGORITHMS, LossBatch, PolicyAges, PolicyOutputs, TrainBatch, make_algorithm
 from computerrl.learner.algorithms.grpo import GRPO
 from tests.support.data.trainer_data import make_group, make_step, random_groups
 
@@ -198,7 +198,7 @@ def test_prepare_advantage_is_step_reward_against_all_steps_of_the_group() -> No
             (False, [make_step([5], [9]), make_step([5, 9], [9]), make_step([5, 9, 9], [4, 4])]),
         ]
     )
-    batch = grpo(advantage_delta=1e-4).prepare([group], version=0)
+    batch = grpo(advantage_delta=1e-4).prepare([group], ages=PolicyAges(0))
     rewards = np.array([1.0, 0, 0, 0, 0])
     expected = (rewards - rewards.mean()) / (rewards.std() + 1e-4)
     np.testing.assert_allclose(batch.advantage_S, expected, rtol=1e-6)
@@ -208,7 +208,7 @@ def test_prepare_advantage_is_step_reward_against_all_steps_of_the_group() -> No
 def test_prepare_groups_of_other_sizes_each_have_their_own_baseline_and_count_alike() -> None:
     pair = make_group([(True, [make_step([5], [6])]), (False, [make_step([5], [7])])])
     four = make_group([(index == 0, [make_step([5], [index])]) for index in range(4)])
-    both = grpo(advantage_delta=0.1).prepare([pair, four], version=0)
+    both = grpo(advantage_delta=0.1).prepare([pair, four], ages=PolicyAges(0))
     for number, size in enumerate((2, 4)):
         members = both.group_S == number
         rewards = np.array([1.0] + [0.0] * (size - 1))
@@ -228,7 +228,7 @@ def test_prepare_step_beyond_max_age_is_left_out_but_keeps_its_place() -> None:
             )
         ]
 
-    kept, masked = (grpo(max_age=3).prepare(groups(version), version=10) for version in (7, 6))
+    kept, masked = (grpo(max_age=3).prepare(groups(version), ages=PolicyAges(10)) for version in (7, 6))
     assert (len(kept.samples), len(masked.samples)) == (3, 2)
     np.testing.assert_array_equal(masked.advantage_S, kept.advantage_S[[0, 2]])
     np.testing.assert_array_equal(masked.token_weight_S, kept.token_weight_S[[0, 2]])
@@ -241,7 +241,7 @@ def test_prepare_random_ages_never_trains_beyond_the_bound() -> None:
     rng = np.random.default_rng(0)
     for seed in range(40):
         groups = random_groups(seed=seed, version=int(rng.integers(0, 12)))
-        batch = grpo(max_age=5).prepare(groups, version=12)
+        batch = grpo(max_age=5).prepare(groups, ages=PolicyAges(12))
         assert all(12 - step.min_policy_version <= 5 for step in batch.samples)
         assert batch.metrics["policy_age_max"] <= 5
 
@@ -250,14 +250,14 @@ def test_prepare_group_without_signal_is_counted_and_not_computed() -> None:
     steps = [make_step([5], [6, 7], logprobs=[-0.5, -0.25])]
     flat = make_group([(True, steps), (True, steps)], group_seq=0)
     mixed = make_group([(True, steps), (False, steps)], group_seq=1)
-    batch = grpo().prepare([flat, mixed], version=0)
+    batch = grpo().prepare([flat, mixed], ages=PolicyAges(0))
     assert batch.metrics["num_groups_without_signal"] == 1
     assert set(batch.group_S.tolist()) == {1}
     assert batch.left_out_nll == pytest.approx(1.5)
     assert batch.left_out_tokens == 4
     # The left-out group still counts in the mean over groups: 2 groups, 2 steps of 2 tokens each.
     np.testing.assert_allclose(batch.token_weight_S, 1 / (2 * 2 * 2))
-    assert len(grpo(kl_beta=0.1).prepare([flat, mixed], version=0).samples) == 4
+    assert len(grpo(kl_beta=0.1).prepare([flat, mixed], ages=PolicyAges(0)).samples) == 4
 
 
 def test_prepare_damaged_step_is_counted_and_not_computed() -> None:
@@ -268,14 +268,14 @@ def test_prepare_damaged_step_is_counted_and_not_computed() -> None:
         make_step([5], []),
     ]
     group = make_group([(True, [make_step([5], [6])]), (False, damaged)])
-    batch = grpo().prepare([group], version=0)
+    batch = grpo().prepare([group], ages=PolicyAges(0))
     assert batch.metrics["num_steps_malformed"] == 4
     assert len(batch.samples) == 1
     assert np.isfinite(batch.token_weight_S).all()
 
 
 def test_prepare_nothing_gives_an_empty_batch() -> None:
-    batch = grpo().prepare([], version=3)
+    batch = grpo().prepare([], ages=PolicyAges(3))
     assert isinstance(batch, TrainBatch)
     assert batch.samples == ()
     assert all(math.isfinite(value) for value in batch.metrics.values())
@@ -327,7 +327,7 @@ def test_registry_takes_entry_points_of_installed_packages(tmp_path: Path, monke
     (info / "entry_points.txt").write_text("[computerrl.algorithms]\nhalved = their_rl:Halved\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     made = make_algorithm(LearnerConfig(algorithm=AlgorithmConfig(name="halved")))
-    batch = made.prepare([make_group([(True, [make_step([5], [6])]), (False, [make_step([5], [7])])])], version=0)
+    batch = made.prepare([make_group([(True, [make_step([5], [6])]), (False, [make_step([5], [7])])])], ages=PolicyAges(0))
     assert batch.reward_S.tolist() == [0.5, 0.0]
     outputs, tokens = random_pass(0)
     assert math.isfinite(made.loss(outputs, tokens).loss.item())

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from computerrl.common.config import AlgorithmConfig, LearnerConfig, load_config
 from computerrl.common.errors import ConfigError
-from computerrl.learner.algorithms import Algorithm, LossBatch, PolicyOutputs, SamplesDynamically, make_algorithm
+from computerrl.learner.algorithms import Algorithm, LossBatch, PolicyAges, PolicyOutputs, SamplesDynamically, make_algorithm
 from computerrl.learner.algorithms.grpo import GRPO
 from computerrl.learner.objective.losses import KL_ESTIMATORS, kl_term
 from tests.support.data.trainer_data import make_group, make_step
@@ -499,7 +499,7 @@ def test_dapo_counts_groups_by_outcome() -> None:
     failed = make_group([(False, [good, bad]), (False, [good])], group_seq=1)
     mixed = make_group([(True, [good]), (False, [good])], group_seq=2)
     config = AlgorithmConfig(name="dapo", options={"format_penalty": 0.5, "kl_beta": 0.1})
-    batch = make_algorithm(LearnerConfig(algorithm=config)).prepare([solved, failed, mixed], version=0)
+    batch = make_algorithm(LearnerConfig(algorithm=config)).prepare([solved, failed, mixed], ages=PolicyAges(0))
     assert {key[0] for key in batch.step_keys} == {"rl-1/2/0", "rl-1/2/1"}
     np.testing.assert_allclose(batch.token_weight_S, [0.25, 0.25])
     assert batch.metrics["num_groups_without_signal"] == 2
@@ -512,7 +512,7 @@ def test_dapo_fills_its_batch_with_the_groups_that_it_counts() -> None:
         group = make_group(episodes)
         algorithm = make_algorithm(LearnerConfig(algorithm=AlgorithmConfig(name="dapo")))
         assert isinstance(algorithm, SamplesDynamically)
-        assert algorithm.teaches(group) == bool(algorithm.prepare([group], version=0).samples)
+        assert algorithm.teaches(group) == bool(algorithm.prepare([group], ages=PolicyAges(0)).samples)
 
 
 @pytest.mark.parametrize("name", ["grpo_roc", "arpo", "adagrpo", "dart"])
@@ -525,7 +525,7 @@ def test_draws_follow_from_seed_and_version(name: str) -> None:
         assert isinstance(made, GRPO)
         remember = getattr(made, "remember", lambda groups: None)
         remember([group])
-        batch = made.prepare([group] if name == "grpo_roc" else [failed], version=version)
+        batch = made.prepare([group] if name == "grpo_roc" else [failed], ages=PolicyAges(version))
         return (*sorted(batch.not_chosen), *(key for key, old in zip(batch.step_keys, batch.replayed_S, strict=True) if old))
 
     assert drawn(3, 5) == drawn(3, 5)
@@ -540,5 +540,5 @@ def test_ui_s1_drops_a_group_that_differs_in_one_late_step_alone() -> None:
 
     late = make_group([episode([True] * 15)] * 7 + [episode([True] * 14 + [False])], group_seq=0)
     early = make_group([episode([True] * 15)] * 4 + [episode([False] + [True] * 14)] * 4, group_seq=1)
-    batch = make_algorithm(LearnerConfig(algorithm=AlgorithmConfig(name="ui_s1"))).prepare([late, early], version=0)
+    batch = make_algorithm(LearnerConfig(algorithm=AlgorithmConfig(name="ui_s1"))).prepare([late, early], ages=PolicyAges(0))
     assert {key[0].split("/")[1] for key in batch.step_keys} == {"1"}

@@ -10,14 +10,15 @@ import pytest
 
 from computerrl.common.config import AlgorithmConfig, LearnerConfig
 from computerrl.common.messages import Step, Trajectory, TrajectoryGroup
-from computerrl.learner.algorithms import TrainBatch, make_algorithm
+from computerrl.learner.algorithms import PolicyAges, TrainBatch, make_algorithm
 from tests.support.data.trainer_data import make_group, make_step, random_groups
 
 DELTA = 1e-4
 
 
 def prepare(name: str, groups: Sequence[TrajectoryGroup], **options: object) -> TrainBatch:
-    return make_algorithm(LearnerConfig(algorithm=AlgorithmConfig(name=name, options=options))).prepare(groups, version=0)
+    algorithm = make_algorithm(LearnerConfig(algorithm=AlgorithmConfig(name=name, options=options)))
+    return algorithm.prepare(groups, ages=PolicyAges(0))
 
 
 def reward(trajectory: Trajectory, step: Step) -> float:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from computerrl.common.config import AlgorithmConfig, LearnerConfig
-from computerrl.learner.algorithms import FirstLook, LossBatch, PolicyOutputs, TrainBatch, make_algorithm
+from computerrl.learner.algorithms import FirstLook, LossBatch, PolicyAges, PolicyOutputs, TrainBatch, make_algorithm
 from computerrl.learner.algorithms.ppo import PPO
 from computerrl.learner.objective.advantages import generalised_advantages, length_adaptive_lambda, vtrace
 from tests.support.data.trainer_data import make_group, make_step, random_groups
@@ -112,7 +112,7 @@ def normalised(values: list[float]) -> np.ndarray:
 @pytest.mark.parametrize("name", ["ppo", "vtrace"])
 def test_refine_gives_every_token_its_advantage_and_target(name: str) -> None:
     algorithm = make(name, gamma=0.99, **({"length_alpha": 0.2} if name == "ppo" else {"trace_lambda": 0.9}))
-    batch = algorithm.prepare(random_groups(num_groups=3, size=4, seed=4), version=0)
+    batch = algorithm.prepare(random_groups(num_groups=3, size=4, seed=4), ages=PolicyAges(0))
     look = looked(batch, 5)
     refined = algorithm.refine(batch, look)
     assert refined.token_advantages is not None and refined.value_targets is not None
@@ -137,7 +137,7 @@ def test_refine_gives_every_token_its_advantage_and_target(name: str) -> None:
 
 def test_vtrace_trains_no_token_that_the_present_policy_would_not_sample() -> None:
     algorithm = make("vtrace")
-    batch = algorithm.prepare(random_groups(num_groups=3, size=4, seed=4), version=0)
+    batch = algorithm.prepare(random_groups(num_groups=3, size=4, seed=4), ages=PolicyAges(0))
     look = looked(batch, 5)
     gone = 3
     unlikely = replace(look, logprobs=tuple(one - 40 if i == gone else one for i, one in enumerate(look.logprobs)))
@@ -147,7 +147,7 @@ def test_vtrace_trains_no_token_that_the_present_policy_would_not_sample() -> No
 
 
 def test_ppo_pays_a_success_once_at_the_last_step() -> None:
-    batch = make("ppo").prepare(random_groups(num_groups=2, size=4, seed=6), version=0)
+    batch = make("ppo").prepare(random_groups(num_groups=2, size=4, seed=6), ages=PolicyAges(0))
     for trajectory in set(batch.trajectory_S.tolist()):
         earned = batch.reward_S[batch.trajectory_S == trajectory]
         assert not earned[:-1].any() and earned[-1] == (trajectory % 2 == 0)
@@ -161,14 +161,14 @@ def test_a_success_is_paid_at_the_last_step_that_trains_when_a_later_one_is_too_
         (number != 3, [make_step([number, place], [7, 8], version=9 - age) for place, age in enumerate(own)])
         for number, own in enumerate(ages)
     ]
-    batch = make(name).prepare([make_group(episodes)], version=9)
+    batch = make(name).prepare([make_group(episodes)], ages=PolicyAges(9))
     earned = dict(zip(batch.step_keys, batch.reward_S.tolist(), strict=True))
     assert earned == {("rl-1/0/0", 0): 0, ("rl-1/0/0", 1): 1, ("rl-1/0/1", 2): 1, ("rl-1/0/3", 0): 0}
 
 
 def test_digirl_imitates_better_steps_of_trajectories_that_went_better_than_expected() -> None:
     algorithm = make("digirl", step_lambda=0.5)
-    batch = algorithm.prepare(random_groups(num_groups=4, size=4, seed=8), version=0)
+    batch = algorithm.prepare(random_groups(num_groups=4, size=4, seed=8), ages=PolicyAges(0))
     look = looked(batch, 9)
     assert look.values is not None
     refined = algorithm.refine(batch, look)

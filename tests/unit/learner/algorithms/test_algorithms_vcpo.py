@@ -12,7 +12,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from computerrl.learner.algorithms import FirstLook, Refines
+from computerrl.learner.algorithms import FirstLook, PolicyAges, Refines
 from computerrl.learner.objective.advantages import off_policy_optimal_baseline
 from tests.support.data.trainer_data import make_group, make_step, random_groups
 from tests.unit.learner.training.test_trainer_updates import make_trainer, plain_logprobs, plain_model
@@ -66,7 +66,7 @@ def test_advantages_are_those_of_gradients_by_plain_transformers(max_pack_tokens
     trainer = make_trainer(name="vcpo", max_pack_tokens=max_pack_tokens, group_size=4)
     groups = random_groups(num_groups=2, size=4, seed=3)
     solved = make_group([(True, [make_step([1, 2], [3])]), (True, [make_step([1, 2], [4])])], group_seq=2)
-    batch = trainer.refine(trainer.algorithm.prepare([*groups, solved], version=0))
+    batch = trainer.refine(trainer.algorithm.prepare([*groups, solved], ages=PolicyAges(0)))
     model = plain_model()
     trained = [parameter for name, parameter in model.named_parameters() if name in trainer.policy.masters]
     expected: dict[str, float] = {}
@@ -91,7 +91,7 @@ def test_advantages_are_those_of_gradients_by_plain_transformers(max_pack_tokens
 
 def test_a_look_that_is_not_finite_leaves_the_groups_mean() -> None:
     trainer = make_trainer(name="vcpo")
-    batch = trainer.algorithm.prepare(random_groups(num_groups=1), version=0)
+    batch = trainer.algorithm.prepare(random_groups(num_groups=1), ages=PolicyAges(0))
     assert isinstance(trainer.algorithm, Refines)
     tokens = tuple(step.behavior_logprobs for step in batch.samples)
     look = FirstLook(tokens, tokens, None, np.full(len(batch.trajectory_ids), np.nan))
@@ -104,7 +104,7 @@ def test_a_trajectory_whose_early_steps_are_too_old_counts_with_the_steps_that_t
     first = group.trajectories[0]
     old = replace(first.steps[0], policy_versions=np.zeros_like(first.steps[0].policy_versions))
     aged = replace(group, trajectories=(replace(first, steps=(old, *first.steps[1:])), *group.trajectories[1:]))
-    batches = [trainer.algorithm.prepare([one], version=5) for one in (group, aged)]
+    batches = [trainer.algorithm.prepare([one], ages=PolicyAges(5)) for one in (group, aged)]
     whole, cut = (trainer.refine(batch) for batch in batches)
     kept = dataclasses.replace(batches[0]).subset(np.flatnonzero([key != (first.trajectory_id, 0) for key in whole.step_keys]))
     np.testing.assert_allclose(cut.advantage_S, trainer.refine(kept).advantage_S, rtol=1e-6)

@@ -21,6 +21,7 @@ from computerrl.common.models.folder import check_model_folder
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.common.weight_plan import PROBE_TOKENS
 from computerrl.launch.plan.run_names import find_checkpoint
+from computerrl.learner.algorithms import PolicyAges
 from computerrl.learner.checkpoints.checkpoint import CheckpointStore
 from computerrl.learner.checkpoints.export import ORIGIN_FILE, export_model
 from computerrl.learner.model.policy import load_policy
@@ -52,7 +53,7 @@ def make_run(
     trainer = Trainer(config, load_policy(config))
     store = CheckpointStore(folder.checkpoints, num_kept=3)
     for update in range(1, num_updates + 1):
-        trainer.update(trainer.algorithm.prepare(random_groups(num_groups=1, seed=update), version=0))
+        trainer.update(trainer.algorithm.prepare(random_groups(num_groups=1, seed=update), ages=PolicyAges(0)))
         loop = {"policy_version": update, "phase": "rl-1", "update": update}
         sections, tree = pack_run(loop, trainer.state_dict(), {})
         store.save(sections, tree, cursor=update)

@@ -15,6 +15,7 @@ from computerrl.common.config import LearnerConfig, LoraConfig, ModelConfig, Opt
 from computerrl.common.errors import ConfigError, SetupError
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.common.weight_plan import PROBE_TOKENS
+from computerrl.learner.algorithms import PolicyAges
 from computerrl.learner.checkpoints.checkpoint import CheckpointStore
 from computerrl.learner.checkpoints.export import export_model
 from computerrl.learner.model.lora import adapters_among
@@ -48,7 +49,7 @@ def base_weights() -> dict[str, torch.Tensor]:
 
 
 def train(trainer: Trainer) -> list[dict[str, float]]:
-    batch = trainer.algorithm.prepare(random_groups(num_groups=2), version=0)
+    batch = trainer.algorithm.prepare(random_groups(num_groups=2), ages=PolicyAges(0))
     steps = [make_step([5, 6, 7, i], [8, 9, i + 20], logprobs=[], version=[]) for i in range(3, 9)]
     return [trainer.sft_step(steps, 1e-2), trainer.update(batch), trainer.update(batch)]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from computerrl.learner.algorithms import TrainBatch
+from computerrl.learner.algorithms import PolicyAges, TrainBatch
 from computerrl.learner.model.ranks import SOLO, RankGroup
 from computerrl.learner.training.ranked_trainer import batch_from_bytes, batch_to_bytes, steps_from_bytes, steps_to_bytes
 from tests.support.data.trainer_data import make_step
@@ -52,7 +52,7 @@ def test_batch_as_bytes_keeps_every_field() -> None:
         "reward_S": np.array([1.0, 0.0, 0.0], np.float32),
         "advantage_S": np.array([0.5, np.nan, -1.0], np.float32),
         "token_weight_S": np.array([0.1, 0.2, 0.3], np.float32),
-        "version": 7,
+        "ages": PolicyAges(7, (4, 6), (2, 3)),
         "replayed_S": np.array([False, True, False]),
         "step_S": np.array([0, 2, 1]),
         "trajectory_ids": ("rl-1/0/0", "rl-1/0/1", "rl-1/1/0"),
@@ -85,7 +85,7 @@ def test_batch_as_bytes_keeps_every_field() -> None:
 def test_batch_of_nothing_as_bytes_is_one_of_nothing() -> None:
     empty = np.zeros(0, np.float32)
     nobody = np.zeros(0, np.int64)
-    batch = TrainBatch((), nobody, nobody, empty, empty, empty, version=1, replayed_S=np.zeros(0, bool))
+    batch = TrainBatch((), nobody, nobody, empty, empty, empty, ages=PolicyAges(1), replayed_S=np.zeros(0, bool))
     assert batch_from_bytes(batch_to_bytes(batch)).samples == ()
     nothing = replace(batch, token_advantages=(), value_targets=(), start_logprobs=())
     assert batch_from_bytes(batch_to_bytes(nothing)).samples == ()

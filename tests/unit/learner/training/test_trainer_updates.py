@@ -20,7 +20,7 @@ from computerrl.common.config import AlgorithmConfig, LearnerConfig, ModelConfig
 from computerrl.common.errors import EngineMismatch, TrainingDiverged
 from computerrl.common.messages import Step
 from computerrl.common.weight_plan import PROBE_TOKENS
-from computerrl.learner.algorithms import TrainBatch
+from computerrl.learner.algorithms import PolicyAges, TrainBatch
 from computerrl.learner.model.batching import make_packs
 from computerrl.learner.model.policy import load_policy
 from computerrl.learner.model_store import ensure_model
@@ -86,7 +86,7 @@ def on_policy_batch(trainer: Trainer, **groups: Any) -> TrainBatch:
         )
         for group in made
     ]
-    return trainer.algorithm.prepare(exact, version=0)
+    return trainer.algorithm.prepare(exact, ages=PolicyAges(0))
 
 
 def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
@@ -138,7 +138,7 @@ def test_update_on_policy_gradient_is_plain_grpo_of_padded_transformers(
 @pytest.mark.parametrize("name", ["grpo", "ppo"])
 def test_update_without_samples_imitates_its_demonstrations_and_without_any_changes_nothing(name: str) -> None:
     trainer = make_trainer(lr=1e-2, name=name)
-    batch = trainer.algorithm.prepare([], version=0)
+    batch = trainer.algorithm.prepare([], ages=PolicyAges(0))
     assert not batch.samples
     before = weights(trainer)
     assert trainer.update(batch)["grad_norm"] == 0
@@ -220,7 +220,7 @@ def test_update_minibatches_split_no_group_and_measure_against_the_weights_at_th
 def test_update_empty_batch_changes_nothing() -> None:
     trainer = make_trainer()
     before = weights(trainer)
-    metrics = trainer.update(trainer.algorithm.prepare([], version=0))
+    metrics = trainer.update(trainer.algorithm.prepare([], ages=PolicyAges(0)))
     assert_same(weights(trainer), before)
     assert metrics["grad_norm"] == 0.0
     assert all(np.isfinite(value) for value in metrics.values())
@@ -230,8 +230,8 @@ def test_update_entropy_counts_left_out_tokens_by_their_sampled_estimate() -> No
     trainer = make_trainer()
     groups = random_groups(num_groups=2)
     flat = replace(groups[0], trajectories=tuple(replace(t, success=True) for t in groups[0].trajectories))
-    batch = trainer.algorithm.prepare([flat, groups[1]], version=0)
-    alone = trainer.algorithm.prepare([groups[1]], version=0)
+    batch = trainer.algorithm.prepare([flat, groups[1]], ages=PolicyAges(0))
+    alone = trainer.algorithm.prepare([groups[1]], ages=PolicyAges(0))
     num_computed = sum(len(step.action_tokens) for step in batch.samples)
     computed = make_trainer().update(alone)["entropy"]
     expected = (computed * num_computed + batch.left_out_nll) / (num_computed + batch.left_out_tokens)
@@ -241,7 +241,7 @@ def test_update_entropy_counts_left_out_tokens_by_their_sampled_estimate() -> No
 
 def test_update_entropy_is_that_of_steps_that_are_not_replayed() -> None:
     trainer = make_trainer()
-    batch = trainer.algorithm.prepare(random_groups(num_groups=2), version=0)
+    batch = trainer.algorithm.prepare(random_groups(num_groups=2), ages=PolicyAges(0))
     own = batch.group_S == batch.group_S[0]
     num_tokens = np.array([len(step.action_tokens) for step in batch.samples])
     alone = make_trainer().update(batch.subset(np.flatnonzero(own)))["entropy"]
@@ -412,7 +412,7 @@ def test_logprob_gap_of_present_weights_is_shown_and_ends_the_run_beyond_its_lim
         trainer.update(dataclasses.replace(batch, samples=tuple(wrong)))
     assert_same(weights(trainer), before)
     # Of older tokens the difference says nothing.
-    assert "logprob_gap" not in trainer.update(dataclasses.replace(batch, samples=tuple(wrong), version=1))
+    assert "logprob_gap" not in trainer.update(dataclasses.replace(batch, samples=tuple(wrong), ages=PolicyAges(1)))
 
 
 def test_effective_sample_size_falls_with_uneven_weights_and_vcpo_steps_shorter() -> None:
