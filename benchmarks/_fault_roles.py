@@ -34,6 +34,7 @@ from computerrl.common.wire.transport import Client
 from computerrl.learner.algorithms import make_algorithm
 from computerrl.learner.checkpoints.checkpoint import CheckpointStore
 from computerrl.learner.conductor import LearnerLoop
+from computerrl.learner.contracts import Neighbours
 
 FAMILIES = ("click", "type")
 PRELOAD = [
@@ -196,16 +197,16 @@ def _learn(place: Place, config: RunConfig, broker: BrokerClient, incarnation: s
     checkpoints = CheckpointStore(folder.checkpoints, num_kept=config.learner.num_checkpoints_kept)
     checkpoint = checkpoints.load()
     with Heartbeat(broker, role="learner", index=place.index, incarnation=incarnation, stop=stop):
-        loop = LearnerLoop(
-            config,
-            families=FAMILIES,
+        around = Neighbours(
             broker=broker,
             trainer=_OneNumber(config),
             weights=_WeightsFile(Path(config.folder)),
             folder=folder,
             checkpoints=checkpoints,
         )
-        loop.begin(announced_version=welcome.policy_version, checkpoint=checkpoint)
+        loop = LearnerLoop.begun(
+            config, around, families=FAMILIES, announced_version=welcome.policy_version, checkpoint=checkpoint
+        )
         while not (loop.finished or stop.stopped):
             if not loop.tick():
                 stop.wait(0.01)

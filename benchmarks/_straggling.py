@@ -193,7 +193,7 @@ class StragglerRun:
         return len(self._published) - 1
 
     def _learn(self) -> None:
-        """As `LearnerLoop._tick_rl`, until there is nothing more to do."""
+        """As `learner.phases.rl.RlWork.tick`, until there is nothing more to do."""
         while True:
             answer = self._ask(GroupRequest(self._cursor + len(self._taken)))
             in_flight = answer.training_versions if isinstance(answer, NoGroup) else None

@@ -1,16 +1,21 @@
-"""What the conductor needs of its neighbours, as protocols: tests put ten-line fakes in their place."""
+"""The conductor's neighbours, as protocols: tests put ten-line fakes in their place."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
+from computerrl.common.clock import Clock
 from computerrl.common.messages import NoGroup, RolloutOrder, Status, Step, TrajectoryGroup
+from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.learner.algorithms.base import Algorithm, TrainBatch
-from computerrl.learner.checkpoints.checkpoint import Section
+from computerrl.learner.checkpoints.checkpoint import CheckpointStore, Section
+from computerrl.learner.client import WeightSink
 from computerrl.learner.poison import StepCheck
 
 
@@ -77,3 +82,16 @@ class Broker(Protocol):
     def announce_version(self, policy_version: int, *, group_seq: int) -> None: ...
 
     def status(self, *, timeout_s: float | None = None) -> Status: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbours:
+    """All that a conductor works with and does not make itself."""
+
+    broker: Broker
+    trainer: Trainer
+    weights: WeightSink
+    folder: RunFolder
+    checkpoints: CheckpointStore
+    clock: Clock = time.monotonic
+    """Seconds on any clock that only goes forward."""

@@ -35,7 +35,8 @@ from computerrl.env_server.client import family_names
 from computerrl.learner.checkpoints.checkpoint import Checkpoint, CheckpointStore
 from computerrl.learner.client import WEIGHTS_ENDPOINT
 from computerrl.learner.conductor import LearnerLoop
-from computerrl.learner.recipe import phases as recipe
+from computerrl.learner.contracts import Neighbours
+from computerrl.learner.recipe import recipe
 from computerrl.learner.training import rank_processes
 from computerrl.learner.training.served_model import ServedModel
 from computerrl.learner.weights.files import WeightFiles
@@ -44,7 +45,7 @@ from computerrl.learner.weights.sender import WeightSender
 if TYPE_CHECKING:
     from computerrl.learner.contracts import Trainer
 
-__all__ = ["LearnerLoop", "run_learner"]
+__all__ = ["LearnerLoop", "Neighbours", "run_learner"]
 
 IDLE_S = (0.02, 0.2)
 """First and longest pause while there is no group to take; doubled each time. Groups come every few seconds."""
@@ -176,19 +177,15 @@ class _Process:
         *,
         announced_version: int,
     ) -> None:
-        loop = LearnerLoop(
-            self._config,
-            families=self._families,
-            broker=self._broker,
-            trainer=trainer,
-            weights=weights,
-            folder=self._folder,
-            checkpoints=checkpoints,
-            start_s=self._folder.start_s(),
-        )
         try:
-            loop.begin(announced_version=announced_version, checkpoint=checkpoint)
-            self._loop = loop
+            loop = self._loop = LearnerLoop.begun(
+                self._config,
+                Neighbours(broker=self._broker, trainer=trainer, weights=weights, folder=self._folder, checkpoints=checkpoints),
+                families=self._families,
+                announced_version=announced_version,
+                checkpoint=checkpoint,
+                start_s=self._folder.start_s(),
+            )
             self._tick_until_done(loop)
             is_cheap = 0 < checkpoints.last_write_s < CHEAP_CHECKPOINT_S
             if _can_checkpoint(loop) and (is_cheap or not self._stop.stopped):

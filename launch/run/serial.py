@@ -167,18 +167,21 @@ class SerialRun:
         from computerrl.learner.checkpoints.checkpoint import CheckpointStore
         from computerrl.learner.client import DirectWeights
         from computerrl.learner.model.policy import load_policy
-        from computerrl.learner.process import LearnerLoop
+        from computerrl.learner.process import LearnerLoop, Neighbours
         from computerrl.learner.training.trainer import Trainer
 
         checkpoints = CheckpointStore(self._folder.checkpoints, num_kept=self._config.learner.num_checkpoints_kept)
-        loop = LearnerLoop(
-            self._config,
-            families=family_names(self._config),
+        around = Neighbours(
             broker=self._peers["learner"][0],
             trainer=Trainer(self._config, load_policy(self._config)),
             weights=DirectWeights(engine.load),
             folder=self._folder,
             checkpoints=checkpoints,
         )
-        loop.begin(announced_version=announced_version, checkpoint=checkpoints.load())
-        return loop
+        return LearnerLoop.begun(
+            self._config,
+            around,
+            families=family_names(self._config),
+            announced_version=announced_version,
+            checkpoint=checkpoints.load(),
+        )

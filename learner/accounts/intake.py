@@ -1,10 +1,10 @@
 """Groups on their way from the broker into the books: taken strictly by number, each decided once.
 
-What must never be trained on (`learner.poison`) is set aside when it comes; nobody behind the intake sees it, and it is
-recorded with its group.
+Trajectories that must never be trained on (`learner.poison`) are set aside when they come. Only the intake sees them, and it
+records them with their group.
 
-A group is taken, then decided: what became of each of its trajectories is recorded and the cursor moves past it. A checkpoint
-covers what is decided; the broker delivers the rest again. Decides no fate itself.
+A group is taken, then decided: the outcome of each of its trajectories is recorded and the cursor moves past the group. A
+checkpoint covers the decided groups; the broker delivers the others again. The intake chooses no outcome itself.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class Intake:
         self._check_picture = check_picture
         self._vocabulary_size = vocabulary_size
         self._poisoned: dict[int, list[tuple[Trajectory, Poison]]] = {}
-        """Group number -> what was set aside."""
+        """Group number -> trajectories that were set aside."""
         self._broker = broker
         self._ledger = ledger
         self._records = records
         self.taken: list[TrajectoryGroup] = []
-        """Groups from the cursor on whose fate is not decided."""
+        """Groups from the cursor on whose outcomes are not decided."""
         self.in_flight: tuple[int, ...] | None = None
         """Policy versions in flight for training by the broker's last answer, None when that was a group."""
 
@@ -66,7 +66,7 @@ class Intake:
         return [group for group in self.taken if group.order_id in self._state.orders]
 
     def batch(self, num_groups: int) -> tuple[list[TrajectoryGroup], list[TrajectoryGroup]]:
-        """The first ``num_groups`` groups of the present orders, with all that were taken before the last one; and they alone."""
+        """(all groups taken up to the last of the batch, the batch: the first ``num_groups`` groups of the present orders)."""
         groups = self.current()[:num_groups]
         taken = [group for group in self.taken if group.group_seq <= groups[-1].group_seq]
         return taken, groups
@@ -78,12 +78,12 @@ class Intake:
         ages: Mapping[str, AgeSpan] | None = None,
         advantages: Mapping[str, Sequence[float | None]] | None = None,
     ) -> None:
-        """Record what became of ``groups``: the next ones from the cursor on, the first of those taken. ``ages`` and
-        ``advantages`` (of each step): by trajectory, of those in the batch."""
+        """Record the ``outcomes`` of the trajectories of ``groups``: the next groups from the cursor on, the first of those taken.
+        ``ages`` and ``advantages`` (of each step): by trajectory, for those in the batch."""
         state = self._state
-        for group, fates in zip(groups, outcomes, strict=True):
+        for group, of_group in zip(groups, outcomes, strict=True):
             assert group.group_seq == state.cursor
-            for trajectory, outcome in zip(group.trajectories, fates, strict=True):
+            for trajectory, outcome in zip(group.trajectories, of_group, strict=True):
                 span = (ages or {}).get(trajectory.trajectory_id)
                 self._ledger.record(
                     trajectory,
@@ -135,13 +135,13 @@ class Intake:
             return group
         self._poisoned[group.group_seq] = poisoned
         fine = tuple(one for one, poison in zip(group.trajectories, found, strict=True) if poison is None)
-        # To everybody behind, a poisoned rollout is one that could not be played.
+        # Beyond the intake a poisoned rollout counts as one that could not be played.
         return replace(group, trajectories=fine, num_given_up=group.num_given_up + len(poisoned))
 
     def close_phase(self) -> None:
-        """What was taken and not trained when its phase ended."""
+        """Record `phase_closed` for all groups that were taken and not trained."""
         self.decide_all(self.taken, "phase_closed")
 
     def decide_all(self, groups: Sequence[TrajectoryGroup], outcome: Outcome) -> None:
-        """Record the same fate for all of ``groups``."""
+        """Record the same outcome for all trajectories of ``groups``."""
         self.decide(groups, [[outcome] * len(group.trajectories) for group in groups])

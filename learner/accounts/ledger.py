@@ -1,4 +1,4 @@
-"""Which trajectory was trained in which update, or was not and why: one line each, exactly once along the surviving lineage.
+"""The outcome of every trajectory: trained in which update, or not and why; one line each along the surviving lineage.
 
 The file is append-only; a checkpoint remembers its length and the counters, and a resumed learner goes on from there, since
 everything after will be delivered and recorded again. Counts and bounds live in memory; lines are only for people and
@@ -44,7 +44,7 @@ class AgeSpan:
 
 
 class Ledger:
-    """Counts what became of every trajectory the learner took."""
+    """Counts the outcomes of all trajectories that the learner took."""
 
     def __init__(self, append: Callable[[Mapping[str, Any]], None]) -> None:
         """``append`` writes one line."""
@@ -53,12 +53,12 @@ class Ledger:
         self._max_age_trained = 0
         self._num_steps_masked = 0
         self.waste = Waste()
-        """What training trajectories were taken, what of them was lost, and how that shifts what is trained."""
+        """Training trajectories that were taken and lost, and the bias of the rest."""
 
     def record(
         self, trajectory: Trajectory, outcome: Outcome, *, group_seq: int, update: int, policy_version: int, ages: AgeSpan | None
     ) -> None:
-        """``trajectory`` met its fate. ``ages``: for training trajectories that reached an update."""
+        """Record the ``outcome`` of ``trajectory``. ``ages``: for training trajectories that reached an update."""
         self._counts[outcome] = self._counts.get(outcome, 0) + 1
         line: dict[str, Any] = {
             "trajectory_id": trajectory.trajectory_id,
@@ -107,7 +107,7 @@ class Ledger:
 
     @property
     def drops(self) -> dict[str, int]:
-        """Trajectories by drop reason."""
+        """Trajectories that were not trained, by outcome."""
         return {outcome: self._counts[outcome] for outcome in DROPS if outcome in self._counts}
 
     @property

@@ -1,18 +1,18 @@
-"""Figures made from the loop's state: who was trained, what a metrics line says, how long it will still take. Pure."""
+"""Figures of an update and of a run: which steps were trained, and the fields of metrics lines. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from computerrl.common.config import RunConfig
 from computerrl.common.messages import Status, Trajectory, TrajectoryGroup
 from computerrl.learner.accounts.ledger import AgeSpan, Ledger, Outcome
 from computerrl.learner.algorithms.base import LeftOut, StepKey, TrainBatch
-from computerrl.learner.recipe import phases as recipe
+from computerrl.learner.recipe import recipe
 from computerrl.learner.recipe.pacing import Cut
 from computerrl.learner.recipe.state import LoopState, Tally
 
@@ -135,17 +135,25 @@ def _keys(trajectory: Trajectory) -> list[StepKey]:
     return [(trajectory.trajectory_id, place) for place in range(len(trajectory.steps))]
 
 
-def update_fields(
-    state: LoopState,
-    metrics: Mapping[str, float],
-    trained: TrainedSteps,
-    tally: Tally,
-    *,
-    cut: Cut,
-    status: Status | None,
-    ledger: Ledger,
-) -> dict[str, Any]:
-    """The `update` line of metrics.jsonl, as far as state and trainer know it."""
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One RL update that has been made."""
+
+    cut: Cut
+    waited_s: float
+    """Time since the update before it."""
+    tally: Tally
+    """Outcomes of the batch's rollouts."""
+    trained: TrainedSteps
+    metrics: Mapping[str, float]
+    """The trainer's."""
+    entropy: float | None
+    """Mean token entropy of what came for this update; None when the batch holds nothing but replays."""
+
+
+def update_fields(state: LoopState, update: Update, *, status: Status | None, ledger: Ledger) -> dict[str, Any]:
+    """The `update` line of metrics.jsonl, as far as state, trainer and broker know it."""
+    metrics, trained, tally, cut = update.metrics, update.trained, update.tally, update.cut
     counters = status.counters if status is not None else {}
     refused = {name.removeprefix("rejected/"): n for name, n in counters.items() if name.startswith("rejected/")}
     ages = trained.ages or [0]
@@ -167,6 +175,7 @@ def update_fields(
         "num_trajectories_trained": trained.num_trajectories,
         "num_steps_trained": trained.num_steps,
         "trained": bool(trained.num_steps),
+        "wait_s": update.waited_s,
         "stall_s": cut.stall_s,
         "stall_end": cut.stall_end,
         "drops": {**refused, **ledger.drops},
@@ -203,30 +212,6 @@ def gauges(fields: Mapping[str, Any]) -> dict[str, float]:
         "stall_s": "stall_s",
     }
     return {f"learner/{short}": float(fields[name]) for short, name in names.items()}
-
-
-def time_left_s(state: LoopState, config: RunConfig, *, num_evaluated: int) -> float | None:
-    """Estimate of the time until the run's end, the last evaluation of ``num_evaluated`` episodes included; None while nothing is
-    known."""
-    recipe_limits = config.learner.recipe
-    if state.phase == recipe.DONE:
-        return 0.0
-    evaluation_s = state.pace.of(num_evaluated) if state.pace else 0.0
-    tally = state.tallies.get(recipe.EVAL_AFTER_RL)
-    if tally is not None:
-        return None if state.pace is None else max(0, num_evaluated - tally.num_episodes) * state.pace.episode_s
-    estimates = []
-    if recipe_limits.max_run_s is not None:
-        estimates.append(recipe_limits.max_run_s - state.run_s - evaluation_s)
-    if recipe_limits.max_rl_s is not None:
-        estimates.append(recipe_limits.max_rl_s - state.rl_s)
-    if state.update >= 1 and recipe_limits.max_updates:
-        estimates.append((recipe_limits.max_updates - state.update) * state.rl_s / state.update)
-    if state.rl_env_steps and recipe_limits.max_rl_env_steps:
-        estimates.append((recipe_limits.max_rl_env_steps - state.rl_env_steps) * state.rl_s / state.rl_env_steps)
-    if not estimates:
-        return None
-    return max(0.0, min(estimates)) + evaluation_s
 
 
 def summary_fields(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from computerrl.common.config import LearnerConfig, RecipeConfig
-from computerrl.learner.recipe import phases as recipe
+from computerrl.learner.recipe import recipe
 from computerrl.learner.recipe.state import LoopState, Pace
 
 EVALUATION_SHARES = {recipe.EVAL_BEFORE: 0.1, recipe.EVAL_AFTER_CLONING: 0.12, recipe.EVAL_AFTER_RL: 0.25}
@@ -114,3 +114,26 @@ def budget_used(state: LoopState, limits: RecipeConfig, *, num_evaluated: int) -
     by_time = own_s / max(own_s, limits.max_rl_s - state.round_s) if limits.max_rl_s else 0.0
     by_steps = state.rl_env_steps / limits.max_rl_env_steps if limits.max_rl_env_steps else 0.0
     return max(by_run, by_time, by_steps, state.update / limits.max_updates if limits.max_updates else 1.0)
+
+
+def time_left_s(state: LoopState, limits: RecipeConfig, *, num_evaluated: int) -> float | None:
+    """Estimated seconds until the run's end, the last evaluation of ``num_evaluated`` episodes included; None while nothing is
+    known."""
+    if state.phase == recipe.DONE:
+        return 0.0
+    evaluation_s = state.pace.of(num_evaluated) if state.pace else 0.0
+    tally = state.tallies.get(recipe.EVAL_AFTER_RL)
+    if tally is not None:
+        return None if state.pace is None else max(0, num_evaluated - tally.num_episodes) * state.pace.episode_s
+    estimates = []
+    if limits.max_run_s is not None:
+        estimates.append(limits.max_run_s - state.run_s - evaluation_s)
+    if limits.max_rl_s is not None:
+        estimates.append(limits.max_rl_s - state.rl_s)
+    if state.update >= 1 and limits.max_updates:
+        estimates.append((limits.max_updates - state.update) * state.rl_s / state.update)
+    if state.rl_env_steps and limits.max_rl_env_steps:
+        estimates.append((limits.max_rl_env_steps - state.rl_env_steps) * state.rl_s / state.rl_env_steps)
+    if not estimates:
+        return None
+    return max(0.0, min(estimates)) + evaluation_s

@@ -64,7 +64,7 @@ class LoopState:
 
     phase: str = ""
     cursor: int = 0
-    """First group whose fate is not recorded."""
+    """First group whose outcome is not recorded."""
     update: int = 0
     """RL updates so far."""
     policy_version: int = -1
@@ -99,7 +99,7 @@ class LoopState:
     latest_success: dict[str, float] = field(default_factory=dict)
     """Family -> success rate of its rollouts in the newest update that had any."""
     aids: list[str] = field(default_factory=list)
-    """Orders of demonstrations that RL asked for (`learner.aids`)."""
+    """Orders of demonstrations that RL asked for (`learner.phases.aids`)."""
     stall_s: float = 0.0
     """Time that updates waited for steps in flight (`learner.recipe.pacing`)."""
     orders: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -118,7 +118,7 @@ class LoopState:
     """`learner.accounts.records.Records.positions` at this point."""
 
     def take(self, trajectories: Sequence[Trajectory]) -> None:
-        """Count trajectories whose fate is decided."""
+        """Count trajectories whose outcome is decided."""
         self.episodes += len(trajectories)
         self.env_steps += sum(len(trajectory.steps) for trajectory in trajectories)
         self.rl_env_steps += sum(len(trajectory.steps) for trajectory in trajectories if trajectory.kind == "training")

@@ -19,10 +19,13 @@ import numpy as np
 import torch
 from msgspec import to_builtins
 
+from computerrl.common import log
+from computerrl.common.config import RunConfig
 from computerrl.common.errors import ResumeError
 from computerrl.common.messages import ScreenshotRef, Step, StepTiming, Trajectory
 from computerrl.learner.checkpoints.checkpoint import TRAINER, Checkpoint, Section, split_state, trainer_state
 from computerrl.learner.objective.memory import Stored
+from computerrl.learner.recipe import recipe
 
 _NO_TIMING = StepTiming(generate_s=0.0, desktop_s=0.0, settle_s=0.0)
 
@@ -35,17 +38,17 @@ class Episode:
     task_id: str
     trajectory_id: str
     steps: tuple[Step, ...]
-    """Stripped to their tokens (and pictures); without those that were badly formed or could not be done: a success does not make
-    them good."""
+    """Steps stripped to their tokens (and screenshots), without steps that were badly formed or could not be done: a success does
+    not make those good."""
 
 
 class EpisodePool:
     """A bounded, seeded sample of successful episodes."""
 
-    def __init__(self, *, seed: int, max_per_family: int, with_pictures: bool = False) -> None:
-        """``with_pictures``: keep where the steps' screenshots lie, for a model that takes pictures."""
+    def __init__(self, *, seed: int, max_per_family: int, with_screenshots: bool = False) -> None:
+        """``with_screenshots``: keep where the steps' screenshots lie, for a model that takes images."""
         self._seed = seed
-        self._with_pictures = with_pictures
+        self._with_screenshots = with_screenshots
         self._max_per_family = max_per_family
         self._episodes: dict[str, list[Episode]] = {}
         self._num_seen: dict[str, int] = {}
@@ -67,7 +70,7 @@ class EpisodePool:
             kept[place] = episode
 
     def _strip(self, step: Step) -> Step:
-        return _bare_step(step.prompt_tokens, step.action_tokens, step.screenshot if self._with_pictures else None)
+        return _bare_step(step.prompt_tokens, step.action_tokens, step.screenshot if self._with_screenshots else None)
 
     @property
     def num_episodes(self) -> int:
@@ -135,15 +138,15 @@ class EpisodePool:
         }
         names = [[episode.family, episode.task_id, episode.trajectory_id] for episode in episodes]
         rest: dict[str, Any] = {"names": names, "num_seen": dict(self._num_seen)}
-        if self._with_pictures:
+        if self._with_screenshots:
             rest["screenshots"] = [None if step.screenshot is None else to_builtins(step.screenshot) for step in steps]
         return arrays, rest
 
     def restore(self, arrays: Mapping[str, np.ndarray], rest: Mapping[str, Any]) -> None:
-        """Continue from `state`. Raises `ResumeError` when that was a pool without pictures, and this is one with them."""
-        if self._with_pictures and "screenshots" not in rest:
-            raise ResumeError("the checkpoint's pools hold no screenshots: they were kept for a model that takes no pictures")
-        refs = iter(rest["screenshots"] if self._with_pictures else itertools.repeat(None))
+        """Continue from `state`. Raises `ResumeError` when that was a pool without screenshots, and this is one with them."""
+        if self._with_screenshots and "screenshots" not in rest:
+            raise ResumeError("the checkpoint's pools hold no screenshots: they were kept for a model that takes no images")
+        refs = iter(rest["screenshots"] if self._with_screenshots else itertools.repeat(None))
         prompts = _split(arrays["prompt_tokens"], arrays["prompt_lengths"])
         actions = _split(arrays["action_tokens"], arrays["action_lengths"])
         self._episodes = {}
@@ -151,6 +154,51 @@ class EpisodePool:
         for (family, task_id, trajectory_id), length in zip(rest["names"], arrays["episode_lengths"], strict=True):
             steps = tuple(_bare_step(next(prompts), next(actions), _screenshot(next(refs))) for _ in range(int(length)))
             self._episodes.setdefault(family, []).append(Episode(family, task_id, trajectory_id, steps))
+
+
+def keep_demonstration(trajectory: Trajectory, pool: EpisodePool) -> None:
+    """Add a demonstration to ``pool`` when it succeeded; log it when it did not."""
+    if trajectory.success:
+        pool.add(trajectory)
+    else:
+        log.get_logger().warning("demonstration.failed", task=trajectory.task.task_id, end_reason=trajectory.end_reason)
+
+
+SUCCESSES_PER_FAMILY = 256
+"""Episodes kept per family for SFT rounds: several times what a round draws, a few MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """All that a run keeps to train on again."""
+
+    demonstrations: EpisodePool
+    """Demonstrations that cloning trains on."""
+    aids: EpisodePool
+    """Demonstrations of instances on which a whole group failed (`learner.phases.aids`)."""
+    successes: EpisodePool
+    """The run's own successes in RL."""
+    memory: Stored | None
+    """The algorithm's memory, where it has one."""
+
+    @classmethod
+    def of(cls, config: RunConfig, recorded: recipe.Recorded, *, memory: Stored | None, with_screenshots: bool) -> Pools:
+        """Empty pools. ``with_screenshots``: see `EpisodePool`."""
+
+        def pool(max_per_family: int) -> EpisodePool:
+            return EpisodePool(seed=config.seed, max_per_family=max_per_family, with_screenshots=with_screenshots)
+
+        return cls(
+            demonstrations=pool(recipe.max_demonstrations(config, recorded)),
+            aids=pool(max(1, config.learner.recipe.demos_of_failures)),
+            successes=pool(SUCCESSES_PER_FAMILY),
+            memory=memory,
+        )
+
+    def stored(self) -> dict[str, Stored]:
+        """Name in a checkpoint -> pool."""
+        pools: dict[str, Stored] = {"demonstrations": self.demonstrations, "aids": self.aids, "successes": self.successes}
+        return pools if self.memory is None else {**pools, "memory": self.memory}
 
 
 def _filled(queues: Mapping[str, list[Episode]], more: Mapping[str, list[Episode]]) -> dict[str, list[Episode]]:

@@ -17,7 +17,7 @@ from computerrl.common.config import RunConfig
 from computerrl.common.messages import Step
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.learner.checkpoints.checkpoint import newest_checkpoint, read_checkpoint
-from computerrl.learner.recipe import phases as recipe
+from computerrl.learner.recipe import recipe
 from computerrl.learner.supervised.pool import Episode, EpisodePool, digest, make_batches
 
 _POOL = "successes"

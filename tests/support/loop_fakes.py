@@ -16,6 +16,7 @@ from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.learner.algorithms import make_algorithm
 from computerrl.learner.checkpoints.checkpoint import CheckpointStore
 from computerrl.learner.conductor import LearnerLoop
+from computerrl.learner.contracts import Neighbours
 
 FAMILIES = ("click", "type")
 
@@ -224,19 +225,22 @@ class Bench:
     def start(self) -> LearnerLoop:
         """A learner process begins (again): fresh parts, the state from disk."""
         self.trainer = FakeTrainer(self.config)
-        checkpoints = CheckpointStore(self.folder.checkpoints, num_kept=self.config.learner.num_checkpoints_kept)
-        loop = LearnerLoop(
-            self.config,
-            families=FAMILIES,
+        self.checkpoints = CheckpointStore(self.folder.checkpoints, num_kept=self.config.learner.num_checkpoints_kept)
+        around = Neighbours(
             broker=self.broker,
             trainer=self.trainer,
             weights=self.weights,
             folder=self.folder,
-            checkpoints=checkpoints,
+            checkpoints=self.checkpoints,
             clock=self.clock,
         )
-        loop.begin(announced_version=self.broker.version, checkpoint=checkpoints.load())
-        return loop
+        return LearnerLoop.begun(
+            self.config,
+            around,
+            families=FAMILIES,
+            announced_version=self.broker.version,
+            checkpoint=self.checkpoints.load(),
+        )
 
     def kill_often(self, chance: random.Random, *, most_ticks: int) -> None:
         """Six learners, each of which dies after a random number of ticks."""
@@ -245,7 +249,7 @@ class Bench:
             for _ in range(chance.randrange(1, most_ticks)):
                 if not loop.finished:
                     loop.tick()
-            loop._checkpoints.wait()  # A write under way is another test's business; here the process is gone after it.
+            self.checkpoints.wait()  # A write under way is another test's business; here the process is gone after it.
             del loop
 
     def run(self, loop: LearnerLoop, *, max_ticks: int = 10_000) -> LearnerLoop:

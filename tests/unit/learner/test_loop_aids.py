@@ -57,7 +57,7 @@ def test_updates_imitate_what_was_cloned_of_families_that_mostly_fail(
     loop, batches, cloned = started(bench)
     bench.run(loop)
     assert not aids(bench) and len(batches) == 6
-    family_of = family_of_steps(loop._demonstrations)
+    family_of = family_of_steps(loop.pools.demonstrations)
     assert set(family_of) == set(cloned)
     for batch in batches:
         assert {family_of[id(step)] for step in batch.demonstrated} == set(failing)
@@ -77,7 +77,7 @@ def test_families_that_are_not_in_a_batch_are_imitated_as_their_latest_rollouts_
     bench.broker.success = fails_in(CLICK, num_solved=num_solved)
     loop, batches, _ = started(bench)
     bench.run(loop)
-    family_of = family_of_steps(loop._demonstrations)
+    family_of = family_of_steps(loop.pools.demonstrations)
     imitated = [{family_of[id(step)] for step in batch.demonstrated} for batch in batches]
     assert imitated == [{CLICK} if expected else set()] * 6
     assert loop.state.latest_success == {CLICK: num_solved / 4, TYPE: 1.0}
@@ -95,7 +95,7 @@ def test_families_that_fail_most_are_imitated_first_when_the_steps_are_not_enoug
     )
     loop, batches, _ = started(bench)
     bench.run(loop)
-    family_of = family_of_steps(loop._demonstrations)
+    family_of = family_of_steps(loop.pools.demonstrations)
     assert loop.state.latest_success == {worse: 0.0, better: 0.25}
     assert [{family_of[id(step)] for step in batch.demonstrated} for batch in batches] == [{worse}] * 6
 
@@ -117,7 +117,7 @@ def test_instances_on_which_a_whole_group_failed_are_demonstrated_until_the_limi
         (task.family, task.seed, "training") for task in hopeless[:limit]
     ]
     assert {order.order_id for order in aids(bench)} <= bench.broker.closed
-    family_of = family_of_steps(loop._demonstrated_failures)
+    family_of = family_of_steps(loop.pools.aids)
     assert not set(cloned) & set(family_of)
     imitated = [{family_of[id(step)] for step in batch.demonstrated} for batch in batches]
     # The first update asks, the second has the answer.
@@ -136,6 +136,6 @@ def test_learner_killed_at_random_points_asks_for_no_more_and_decides_each_once(
     loop = bench.run(bench.start())
     asked = [order.order_id for order in aids(bench)]
     assert len(asked) == 5 and loop.state.aids == asked and set(asked) <= bench.broker.closed
-    assert loop._demonstrated_failures.num_episodes == 5
+    assert loop.pools.aids.num_episodes == 5
     outcomes = {line["trajectory_id"]: line["outcome"] for line in ledger(bench)}
     assert len(outcomes) == len(ledger(bench)) and [outcomes[f"{order_id}/0/0"] for order_id in asked] == ["demonstrated"] * 5

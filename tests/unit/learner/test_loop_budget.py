@@ -13,8 +13,7 @@ import psutil
 import pytest
 
 from computerrl.common.run_files.run_folder import RunFolder
-from computerrl.learner.recipe import limits
-from computerrl.learner.recipe import phases as recipe
+from computerrl.learner.recipe import limits, recipe
 from computerrl.learner.recipe.state import LoopState, Pace
 from tests.support.loop_fakes import Bench, make_config
 

@@ -13,6 +13,7 @@ from computerrl.common.run_files import requests
 from computerrl.learner.algorithms.arpo import ARPO
 from computerrl.learner.checkpoints.checkpoint import read_checkpoint, trainer_state
 from computerrl.learner.recipe import limits
+from computerrl.learner.recipe.lineage import Lineage
 from computerrl.learner.recipe.state import LoopState
 from computerrl.learner.supervised.pool import EpisodePool
 from computerrl.learner.supervised.sft import make_round
@@ -223,7 +224,7 @@ def test_loop_resumed_after_lost_updates_same_curve_and_ages_within_bound(tmp_pa
     loop = bench.start()
     while loop.state.update < 9:
         loop.tick()
-    loop._checkpoints.wait()
+    bench.checkpoints.wait()
     weight_before = {update["update"]: update["policy_version"] for update in events(bench, "update")}
     loop = bench.start()
     assert loop.state.update == 5
@@ -265,12 +266,13 @@ def test_loop_killed_again_before_its_next_checkpoint_knows_how_old_the_version_
     loop = bench.start()
     while loop.state.update < 9:
         loop.tick()
-    loop._checkpoints.wait()
+    bench.checkpoints.wait()
     between = bench.start().state.policy_version
     loop = bench.start()
     assert loop.state.policy_version == between + 1
     # Both have the weights of the same checkpoint.
-    assert loop._lineage.position(between) == loop._lineage.position(loop.state.policy_version)
+    lineage = Lineage.load(bench.folder.lineage)
+    assert lineage.position(between) == lineage.position(loop.state.policy_version)
 
 
 def test_loop_newest_checkpoint_damaged_goes_on_from_the_one_before(tmp_path: Path) -> None:
@@ -278,7 +280,7 @@ def test_loop_newest_checkpoint_damaged_goes_on_from_the_one_before(tmp_path: Pa
     loop = bench.start()
     while loop.state.update < 9:
         loop.tick()
-    loop._checkpoints.wait()
+    bench.checkpoints.wait()
     loop.tick()
     newest = (bench.folder.checkpoints / "latest").resolve()
     (newest / "trainer.safetensors").write_bytes(b"rubbish")
@@ -306,7 +308,7 @@ def fall_back_over_the_end_of_rl(bench: Bench) -> int:
         loop.tick()
     for _ in range(3):
         loop.tick()
-    loop._checkpoints.wait()
+    bench.checkpoints.wait()
     newest = (bench.folder.checkpoints / "latest").resolve()
     (newest / "trainer.safetensors").write_bytes(b"rubbish")
     return bench.start().state.update
@@ -375,7 +377,7 @@ def test_loop_resumed_with_a_memory_replays_the_same_trajectories_as_undisturbed
         if dies:
             while loop.state.update < 7:
                 loop.tick()
-            loop._checkpoints.wait()
+            bench.checkpoints.wait()
             loop = bench.start()
             assert loop.state.update == 6 and len(memory_of(bench)) == 6
         bench.run(loop)

@@ -14,7 +14,7 @@ from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.launch.plan.machine import inspect_machine
 from computerrl.launch.run.preflight import check_specialists
 from computerrl.learner.checkpoints.checkpoint import CheckpointStore
-from computerrl.learner.recipe.phases import first_phase, phase_after, rl_phase
+from computerrl.learner.recipe.recipe import first_phase, phase_after, rl_phase
 from computerrl.learner.supervised.pool import Episode, EpisodePool, digest, make_batches, pack_run
 from computerrl.learner.supervised.sft import make_round
 from tests.support.loop_fakes import FakeBroker, make_config, make_step

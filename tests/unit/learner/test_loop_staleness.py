@@ -93,7 +93,7 @@ def test_pace_killed_while_it_waits_trains_every_trajectory_exactly_once(tmp_pat
     for _ in range(4):
         bench.clock.advance(1.0)
         loop.tick()
-    loop._checkpoints.wait()
+    bench.checkpoints.wait()
     again = bench.start()
     assert (again.state.update, again.state.policy_version) == (2, 3)
     # Version 3 has the weights of version 2: along the lineage the straggler is 2 old, as before, and is waited for again.
@@ -136,7 +136,7 @@ def test_waste_of_a_run_that_was_killed_is_what_its_ledger_says_line_by_line(tmp
     bench.broker.num_released = 18
     loop = bench.start()
     tick_until_update(bench, loop, 5)
-    loop._checkpoints.wait()
+    bench.checkpoints.wait()
     again = bench.start()
     assert 0 < again.state.update < 5
     bench.run(again)

@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from computerrl.common.config import CurriculumConfig, RolloutsConfig, RunConfig, TasksConfig
 from computerrl.common.messages import CurriculumPlan
-from computerrl.learner.recipe import orders
-from computerrl.learner.recipe import phases as recipe
+from computerrl.learner.recipe import orders, recipe
 from computerrl.learner.recipe.state import LoopState
 from tests.support.data.broker_data import order
 from tests.support.loop_fakes import FakeBroker, make_config

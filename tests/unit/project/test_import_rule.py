@@ -28,7 +28,7 @@ FLOORS = {
     "launch": "plan setup simulation supervision watch report web run cluster commands",
     "learner": (
         "client poison objective model_store weights algorithms model checkpoints contracts training recipe supervised accounts"
-        " aids conductor process"
+        " phases conductor process"
     ),
 }
 """Files and folders of each folder, from the ground up: each may import those before it, and none after it."""

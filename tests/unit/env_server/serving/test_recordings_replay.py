@@ -25,7 +25,7 @@ from computerrl.common.run_files.recordings import (
 )
 from computerrl.env_server.serving.replay import next_action, with_recording
 from computerrl.env_server.tasks import FAMILIES, task_instance
-from computerrl.learner.recipe import phases as recipe
+from computerrl.learner.recipe import recipe
 from tests.support.data.actor_data import make_element, make_observation
 
 FAMILY = "web-click-option"

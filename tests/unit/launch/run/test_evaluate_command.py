@@ -19,7 +19,7 @@ from computerrl.launch.plan.run_names import claim, find_resumable
 from computerrl.launch.run import evaluate
 from computerrl.launch.run.evaluate import Wish, evaluation_config, find_evaluated, remove_weights, with_weights, write_evaluation
 from computerrl.learner.model_store import ensure_model
-from computerrl.learner.recipe.phases import first_phase, phase_after
+from computerrl.learner.recipe.recipe import first_phase, phase_after
 from tests.unit.learner.checkpoints.test_export_folder import make_run
 
 MODEL = str(ensure_model("tiny-random"))

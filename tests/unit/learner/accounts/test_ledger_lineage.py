@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from computerrl.learner.accounts.ledger import AgeSpan, Ledger
 from computerrl.learner.algorithms import PolicyAges
 from computerrl.learner.recipe.lineage import Lineage
-from computerrl.learner.recipe.phases import rl_phase
+from computerrl.learner.recipe.recipe import rl_phase
 from tests.support.loop_fakes import FakeBroker, make_config, make_step
 
 

@@ -294,9 +294,9 @@ def test_bad_pictures_are_poison_at_the_intake_and_errors_in_training(folder: Pa
 def test_pool_keeps_where_screenshots_lie_for_a_model_that_takes_pictures() -> None:
     ref = ScreenshotRef("hash", "segment-a-0.bin", 7, 8, 150, 100)
     (trajectory,) = make_group([(True, [replace(make_step([5], [6]), screenshot=ref), make_step([5], [7])])]).trajectories
-    pool = EpisodePool(seed=0, max_per_family=4, with_pictures=True)
+    pool = EpisodePool(seed=0, max_per_family=4, with_screenshots=True)
     pool.add(trajectory)
-    other = EpisodePool(seed=0, max_per_family=4, with_pictures=True)
+    other = EpisodePool(seed=0, max_per_family=4, with_screenshots=True)
     other.restore(*pool.state())
     (episode,) = other.draw(per_task=1, max_steps=None, salt="")
     assert [step.screenshot for step in episode.steps] == [ref, None]

@@ -79,6 +79,10 @@ class Phase:
     orders: tuple[OrderPlan, ...] = ()
 
 
+NO_PHASE = Phase("", "done")
+"""Stands before the first phase of a run."""
+
+
 def first_phase(config: RunConfig, *, temperature: float, recorded: Recorded = _NONE) -> Phase:
     """What a fresh run begins with."""
     orders = _demonstrations(config, recorded)

@@ -1,0 +1,43 @@
+"""The books of a run, opened together: the conductor's state, the ledger, the append-only files, and the intake."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from computerrl.learner.accounts.intake import Intake
+from computerrl.learner.accounts.ledger import Ledger
+from computerrl.learner.accounts.records import Records
+from computerrl.learner.contracts import Neighbours
+from computerrl.learner.recipe.state import LoopState
+
+
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    """See the module's docstring."""
+
+    state: LoopState
+    records: Records
+    ledger: Ledger
+    intake: Intake
+
+    @classmethod
+    def open(cls, state: LoopState, around: Neighbours, *, has_wandb: bool) -> Accounts:
+        """Continue the files and the counters where ``state`` left them."""
+        records = Records(around.folder, positions=state.positions, has_wandb=has_wandb)
+        ledger = Ledger(records.ledger_line)
+        if state.ledger:
+            ledger.restore(state.ledger)
+        intake = Intake(
+            state,
+            broker=around.broker,
+            ledger=ledger,
+            records=records,
+            vocabulary_size=around.trainer.vocabulary_size,
+            check_picture=around.trainer.check_picture,
+        )
+        return cls(state, records, ledger, intake)
+
+    def note_in_state(self) -> None:
+        """Put the ledger's counters and the lengths of the files into the state, for a checkpoint."""
+        self.state.positions = self.records.positions()
+        self.state.ledger = self.ledger.state()

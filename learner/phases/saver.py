@@ -1,0 +1,55 @@
+"""A run's checkpoints: collects whatever a resumed learner needs, and reports to the broker which groups they cover."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from computerrl.learner.accounts.accounts import Accounts
+from computerrl.learner.checkpoints.checkpoint import TRAINER, Checkpoint
+from computerrl.learner.contracts import Neighbours
+from computerrl.learner.recipe.entropulse import PhaseMachine
+from computerrl.learner.supervised.pool import Pools, pack_run, unpack_run
+
+
+class Saver:
+    """Saves and restores the books, the trainer and the pools as one."""
+
+    def __init__(self, around: Neighbours, accounts: Accounts, *, pools: Pools, machine: PhaseMachine) -> None:
+        self._around = around
+        self._store = around.checkpoints
+        self._accounts = accounts
+        self._pools = pools
+        self._machine = machine
+        self._saved_revision = -1
+        """`Trainer.revision` in the newest checkpoint."""
+        self._saved_trainer: Any = None
+        """The trainer's part of the newest checkpoint's tree."""
+        self._reported_cursor = 0
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Put the trainer, the pools and the Entropulse trigger into the state that ``checkpoint`` holds."""
+        self._around.trainer.load_state_dict(unpack_run(checkpoint, self._pools.stored()))
+        self._machine.restore(self._accounts.state.entropulse)
+
+    def save(self, *, wait: bool = False) -> None:
+        """Save everything as it is now; in the background unless ``wait``."""
+        state, records, trainer = self._accounts.state, self._accounts.records, self._around.trainer
+        self._accounts.note_in_state()
+        state.entropulse = self._machine.state()
+        # Most phases end without a step of the optimizer since the last checkpoint, and wait for the next: a GB less to write.
+        is_saved = trainer.revision == self._saved_revision and self._store.has_newest()
+        sections, tree = pack_run(state.to_json(), None if is_saved else trainer.state_dict(), self._pools.stored())
+        if is_saved:
+            tree[TRAINER] = self._saved_trainer
+        self._store.save(sections, tree, cursor=state.cursor, sync_first=records.paths(), unchanged=[TRAINER] if is_saved else [])
+        self._saved_revision, self._saved_trainer = trainer.revision, tree[TRAINER]
+        if wait:
+            self._store.wait()
+            self.report_consumption()
+
+    def report_consumption(self) -> None:
+        """Report to the broker the groups that all kept checkpoints cover, once there are more of them."""
+        covered = self._store.covered_cursor
+        if covered > self._reported_cursor:
+            self._around.broker.report_consumption(covered)
+            self._reported_cursor = covered
