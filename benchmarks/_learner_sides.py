@@ -228,12 +228,12 @@ class _Ours:
 
     @property
     def own_bytes(self) -> int:
-        trained = self._policy.trained
-        own = [one for name, one in self._policy.masters.items() if one.data_ptr() != trained[name].data_ptr()]
+        trained = self._policy.weights.compute
+        own = [one for name, one in self._policy.weights.masters.items() if one.data_ptr() != trained[name].data_ptr()]
         return sum(master.nbytes for master in own)
 
     def parameters(self) -> dict[str, torch.Tensor]:
-        return self._policy.masters
+        return self._policy.weights.masters
 
     def step(self, groups: Sequence[TrajectoryGroup]) -> StepTimes:
         with self._clock.running() as times, self._counting() as counts:

@@ -78,8 +78,8 @@ class Intake:
         ages: Mapping[str, AgeSpan] | None = None,
         advantages: Mapping[str, Sequence[float | None]] | None = None,
     ) -> None:
-        """Record the ``outcomes`` of the trajectories of ``groups``: the next groups from the cursor on, the first of those taken.
-        ``ages`` and ``advantages`` (of each step): by trajectory, for those in the batch."""
+        """Record the ``outcomes`` of the trajectories of ``groups``, the next groups from the cursor on. ``ages`` and
+        ``advantages`` (of each step): by trajectory, for those in the batch."""
         state = self._state
         for group, of_group in zip(groups, outcomes, strict=True):
             assert group.group_seq == state.cursor

@@ -105,7 +105,7 @@ class ShardFiles(Mapping[str, torch.Tensor]):
         self._reader = _Reader(self.paths)
         self._specs = self._reader.read_metadata().state_dict_metadata
 
-    def part(self, name: str, *, like: torch.Tensor) -> torch.Tensor:
+    def shard(self, name: str, *, like: torch.Tensor) -> torch.Tensor:
         """A new tensor that lies as ``like`` does, filled with what of ``name`` belongs there; only that is read."""
         spec = self._spec(name)
         if spec.size != like.shape:

@@ -193,6 +193,7 @@ class ValueHead:
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         """Continue where `state_dict` was taken."""
+        self.reset_optimizer()
         for name, parameter in (("weight", self._weight_E), ("bias", self._bias)):
             parameter.copy_(state[name])
             moments = {key: state[f"{key}/{name}"] for key in ("exp_avg", "exp_avg_sq", "step") if f"{key}/{name}" in state}

@@ -1,21 +1,18 @@
 """The trained language model: any Hugging Face causal LM with an ordinary stack of decoder layers, run on packed tries; also one
-that takes pictures (`learner.model.vision`).
+that takes images (`learner.model.vision`).
 
-Only the top layers (and the final norm) are trained when the configuration says so: the layers below run without a graph
-and their output can be kept between passes of one batch. Compute is bfloat16, or float32, where the weights are their own
-masters; gradients gather in float32 next to float32 master weights, which the optimizer owns. Logits exist only where an
-action token is predicted, a few rows at a time. No optimizer, no loss and no batch logic here; how the weights lie over several
-ranks is `learner.model.sharding`'s business.
+With `model.trainable_top_layers` only the top layers and the final norm are trained: the layers below run without a graph, and
+their output can be kept between passes of one batch. Passes compute in bfloat16 or float32; `learner.model.trained_weights` has
+the weights that training changes. Logits exist only where an action token is predicted, a few rows at a time. No optimizer, no
+loss and no batch logic here; how the weights lie over several ranks is `learner.model.sharding`'s business.
 
 Shape legend: N nodes of a pack, Q nodes with logits, U distinct (node, next token) pairs, E hidden size.
 """
 
 from __future__ import annotations
 
-import contextlib
-import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,10 +21,10 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from computerrl.common import host
+from computerrl.common import host, log
 from computerrl.common.config import LoraConfig, RunConfig
 from computerrl.common.errors import ConfigError, Problem
-from computerrl.common.memory_plan import Recomputation
+from computerrl.common.memory_plan import Recomputation, card_room_mb, choose_recomputation, host_room_mb, ranks_per_node
 from computerrl.common.messages import Step
 from computerrl.common.models.loading import load_whole, refusing_model
 from computerrl.common.weight_plan import probe_tokens
@@ -35,10 +32,10 @@ from computerrl.learner.model.attention import ATTENTION
 from computerrl.learner.model.batching import Pack, make_packs
 from computerrl.learner.model.fused import fuse
 from computerrl.learner.model.head import action_logprobs
-from computerrl.learner.model.lora import adapters_among, add_adapters
+from computerrl.learner.model.lora import Adapter, adapters_among, add_adapters
 from computerrl.learner.model.pack_tensors import PackTensors
 from computerrl.learner.model.ranks import SOLO, Ranks
-from computerrl.learner.model.recomputation import choose
+from computerrl.learner.model.trained_weights import TrainedWeights
 from computerrl.learner.model.vision import PictureProbe, Vision, auto_class, load_vision
 from computerrl.learner.model_store import ensure_model
 
@@ -94,24 +91,17 @@ class Policy:
         self._head_size: int = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         self._first_trained = 0 if num_trained_layers is None else max(0, num_layers - num_trained_layers)
         self._embeddings_trained = num_trained_layers is None and lora is None
-        self._adapters = adapters_among((name for name, _ in model.named_parameters()), lora)
-        of_adapters = {name for adapter in self._adapters for name in (adapter.down, adapter.up)}
+        adapters = adapters_among((name for name, _ in model.named_parameters()), lora)
+        of_adapters = {name for adapter in adapters for name in (adapter.down, adapter.up)}
         model.requires_grad_(False)
         trained: dict[str, torch.nn.Parameter] = {}
         for name, parameter in model.named_parameters():
             if name in of_adapters if lora else num_trained_layers is None or self._is_top(parameter):
                 trained[name] = parameter.requires_grad_(True)
-        self.trained = trained
-        """Hugging Face name -> compute parameter."""
-        self.masters = self._make_masters()
-        """Hugging Face name -> float32 master; `.grad` of a master is what the optimizer reads."""
+        self.weights = self._make_weights(trained, adapters)
 
-    def _make_masters(self) -> dict[str, torch.Tensor]:
-        # Weights that compute in float32 are their own masters: no second copy of them in memory.
-        masters = {name: p.detach().to(torch.float32) for name, p in self.trained.items()}
-        for name, parameter in self.trained.items():
-            parameter.register_post_accumulate_grad_hook(self._gather_into(masters[name]))
-        return masters
+    def _make_weights(self, trained: dict[str, torch.nn.Parameter], adapters: Sequence[Adapter]) -> TrainedWeights:
+        return TrainedWeights.of(self._model, trained, adapters=adapters)
 
     @property
     def hidden_size(self) -> int:
@@ -126,19 +116,6 @@ class Policy:
     def _is_top(self, parameter: torch.nn.Parameter) -> bool:
         top = [*self._layers[self._first_trained :], self._base.norm]
         return any(parameter is candidate for module in top for candidate in module.parameters())
-
-    @staticmethod
-    def _gather_into(master: torch.Tensor) -> Any:
-        def gather(parameter: torch.Tensor) -> None:
-            gradient = parameter.grad
-            assert gradient is not None
-            if master.grad is None:
-                master.grad = gradient.to(torch.float32)
-            else:
-                master.grad.add_(gradient)
-            parameter.grad = None
-
-        return gather
 
     @property
     def device(self) -> torch.device:
@@ -235,67 +212,6 @@ class Policy:
             hidden = out[0] if isinstance(out, tuple) else out
         return hidden
 
-    def clip_gradients(self, masters: Sequence[torch.Tensor], max_norm: float) -> float:
-        """Scale the gradients of ``masters`` down to the global norm ``max_norm``; returns what it was. One that is not finite
-        leaves them as they are, so that they can be looked at."""
-        norm = self._norm([master.grad for master in masters if master.grad is not None])
-        value = float(norm)
-        if math.isfinite(value):
-            torch.nn.utils.clip_grads_with_norm_(masters, max_norm, norm)
-        return value
-
-    def _norm(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-        return torch.nn.utils.get_total_norm(gradients)
-
-    def gradients(self) -> dict[str, torch.Tensor]:
-        """Hugging Face name -> gradient, as far as this process holds it."""
-        return {name: master.grad for name, master in self.masters.items() if master.grad is not None}
-
-    @torch.no_grad()
-    def publish(self) -> None:
-        """Copy the masters into the compute parameters, after an optimizer step or a restore."""
-        if self.dtype != torch.float32:
-            torch._foreach_copy_(list(self.trained.values()), list(self.masters.values()))
-
-    def copy_weights(self) -> dict[str, torch.Tensor]:
-        """Hugging Face name -> copy of the trained weights in compute dtype, as `other_weights` takes them."""
-        return {name: parameter.detach().clone() for name, parameter in self.trained.items()}
-
-    def trained_tensors(self) -> dict[str, torch.Tensor]:
-        """The base model's name -> tensor that training changes, whole, in compute dtype; without copying, but merged where there
-        are adapters."""
-        trained = {name: self._whole(parameter) for name, parameter in self.trained.items()}
-        if not self._adapters:
-            return trained
-        return {
-            adapter.weight: adapter.merged(
-                self._whole(self._model.get_parameter(adapter.base)), trained[adapter.down], trained[adapter.up]
-            )
-            for adapter in self._adapters
-        }
-
-    def _whole(self, parameter: torch.Tensor) -> torch.Tensor:
-        return parameter.detach()
-
-    def part(self, whole: torch.Tensor, *, like: torch.Tensor) -> torch.Tensor:
-        """A copy of what of ``whole`` is kept here, on this device, lying as the master ``like`` does. Raises `ValueError`."""
-        if whole.shape != like.shape:
-            raise ValueError(f"a tensor is {list(whole.shape)} in the state, and {list(like.shape)} here: it is of another model")
-        return whole.to(like.device, copy=True)
-
-    @contextlib.contextmanager
-    def other_weights(self, tensors: Mapping[str, torch.Tensor]) -> Iterator[None]:
-        """Run with ``tensors`` (a reference policy) in place of the trained ones; no gradients inside."""
-        own = {name: parameter.data for name, parameter in self.trained.items()}
-        try:
-            for name, parameter in self.trained.items():
-                parameter.data = tensors[name]
-            with torch.no_grad():
-                yield
-        finally:
-            for name, parameter in self.trained.items():
-                parameter.data = own[name]
-
     @torch.no_grad()
     def probe_logprobs(self) -> np.ndarray:
         """[15] float32: log-probs of `probe_tokens`, each after the first given all before it, at temperature 1."""
@@ -346,7 +262,7 @@ def load_policy(config: RunConfig, *, make: Callable[..., Policy] = Policy, rank
     device = choose_device(config.learner.device)
     if device.type == "cpu" and config.learner.num_threads is not None:
         torch.set_num_threads(max(1, config.learner.num_threads // config.learner.num_ranks))
-    recomputation = choose(config, device=device, ranks=ranks)
+    recomputation = agreed_recomputation(config, device=device, ranks=ranks)
     os.environ["HF_HUB_OFFLINE"] = "1"
     import transformers
 
@@ -390,6 +306,27 @@ def load_policy(config: RunConfig, *, make: Callable[..., Policy] = Policy, rank
     if not difference < _PROBE_TOLERANCE[dtype]:
         raise _unsupported(model, f"run layer by layer, its log-probs differ by {difference:.3f} from its own")
     return policy
+
+
+def agreed_recomputation(config: RunConfig, *, device: torch.device, ranks: Ranks) -> Recomputation:
+    """Choose what the run computes again for its gradients (`common.memory_plan`) by the memory that is free, and log the reason.
+
+    All ``ranks`` call it, and it returns the same on all of them: a rank that computes layers again has other collectives than
+    one that does not. It is called before the model takes memory.
+    """
+    if device.type == "cuda":
+        free_mb, total_mb = (num_bytes / 2**20 for num_bytes in torch.cuda.mem_get_info())
+        room_mb = card_room_mb(config, total_mb=total_mb, free_mb=free_mb, num_cards=torch.cuda.device_count())
+        choice = choose_recomputation(config, room_mb=room_mb)
+    else:
+        total, available = host.total_and_available_mb()
+        room_mb = host_room_mb(config, total_mb=total, available_mb=available)
+        choice = choose_recomputation(config, room_mb=room_mb, num_sharing=ranks_per_node(config))
+    num_keeping, _ = ranks.sum({"keeping": (float(choice.recomputation == "none"), 0.0)})["keeping"]
+    agreed: Recomputation = "none" if num_keeping == ranks.num_ranks else "full"
+    if ranks.rank == 0:
+        log.get_logger().info("activation_checkpointing.chosen", value=agreed, reason=choice.reason)
+    return agreed
 
 
 def choose_device(name: str) -> torch.device:

@@ -1,11 +1,11 @@
 """A policy whose weights lie over several ranks: FSDP2, one group per decoder layer, float32 shards as masters.
 
-    plain `Policy`     compute weights (bfloat16) + masters (float32), whole, on one device
-    `ShardedPolicy`    masters (float32), a slice per rank; FSDP2 gathers a layer in compute type when it runs, frees it
+    `TrainedWeights`   compute weights (bfloat16) + masters (float32), whole, on one device
+    `ShardedWeights`   masters (float32), a slice per rank; FSDP2 gathers a layer in compute type when it runs, frees it
                        afterwards, and adds the gradients of all ranks up in float32 onto the slices
 
 Frozen layers are divided as well, in compute type. Gradients are summed and not averaged: the weights of a batch's tokens are
-those of the whole batch on every rank. Whoever calls a method here does so on all ranks, or it never returns.
+those of the whole batch on every rank. All ranks call a method here at the same time, or it never returns.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from computerrl.common.config import LoraConfig, RunConfig
 from computerrl.common.memory_plan import Recomputation
+from computerrl.learner.model.lora import Adapter
 from computerrl.learner.model.policy import Policy, load_policy
 from computerrl.learner.model.ranks import RankGroup
+from computerrl.learner.model.trained_weights import TrainedWeights, check_shape
 from computerrl.learner.model.vision import Vision
 
 
@@ -73,9 +75,8 @@ class ShardedPolicy(Policy):
     def dtype(self) -> torch.dtype:
         return self._dtype
 
-    def _make_masters(self) -> dict[str, torch.Tensor]:
-        names = list(self.trained)
-        for parameter in self.trained.values():
+    def _make_weights(self, trained: dict[str, torch.nn.Parameter], adapters: Sequence[Adapter]) -> TrainedWeights:
+        for parameter in trained.values():
             parameter.data = parameter.data.to(torch.float32)
         self._root = _Root(self._model)
         # reshard_after_forward also for the root: left whole after a pass without gradients, it would still be the old weights
@@ -93,49 +94,52 @@ class ShardedPolicy(Policy):
                 module.set_gradient_divide_factor(1.0)
                 module.set_force_sum_reduction_for_comms(True)
         parameters = dict(self._model.named_parameters())
-        self.trained = {name: parameters[name] for name in names}
-        return dict(self.trained)
+        masters = {name: parameters[name] for name in trained}
+        return ShardedWeights(self._model, masters, adapters=adapters, dtype=self._dtype, rank=self._rank)
 
     def _within(self, work: Callable[..., Any], *arguments: Any) -> Any:
         return self._root(work, *arguments)
 
-    def _norm(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-        norm = super()._norm(gradients)
-        assert isinstance(norm, DTensor)
-        return norm.full_tensor()
+
+class ShardedWeights(TrainedWeights):
+    """See the module's docstring: passes gather the masters themselves."""
+
+    def __init__(
+        self,
+        model: Any,
+        masters: Mapping[str, torch.nn.Parameter],
+        *,
+        adapters: Sequence[Adapter],
+        dtype: torch.dtype,
+        rank: int,
+    ) -> None:
+        super().__init__(model, masters, masters, adapters=adapters, dtype=dtype)
+        self._rank = rank
 
     def gradients(self) -> dict[str, torch.Tensor]:
         return {name: _slice(gradient) for name, gradient in super().gradients().items()}
 
-    def publish(self) -> None:
-        """Nothing: the masters are what passes gather."""
+    def sync_compute_weights(self) -> None:
+        """Nothing: passes gather the masters."""
 
-    def copy_weights(self) -> dict[str, torch.Tensor]:
-        """As `Policy.copy_weights`, a slice per rank."""
+    def copy(self) -> dict[str, torch.Tensor]:
+        """As `TrainedWeights.copy`, a slice per rank."""
         return {name: master.detach().to(self._dtype, copy=True) for name, master in self.masters.items()}
 
-    def trained_tensors(self) -> dict[str, torch.Tensor]:
-        """As `Policy.trained_tensors` on rank 0; nothing on the others, which help to gather them."""
-        tensors = super().trained_tensors()
+    def of_base_model(self) -> dict[str, torch.Tensor]:
+        """As `TrainedWeights.of_base_model` on rank 0; nothing on the others, which help to gather the tensors."""
+        tensors = super().of_base_model()
         return tensors if self._rank == 0 else {}
 
-    def _whole(self, parameter: torch.Tensor) -> torch.Tensor:
-        shard = parameter.detach().to(self._dtype)
-        assert isinstance(shard, DTensor)
-        full = shard.full_tensor()
-        # Without adapters the others have no use for it: one tensor at a time is all they ever hold.
-        return full if self._rank == 0 or self._adapters else torch.empty(0, dtype=self._dtype)
-
-    def part(self, whole: torch.Tensor, *, like: torch.Tensor) -> torch.Tensor:
+    def shard(self, whole: torch.Tensor, *, like: torch.Tensor) -> torch.Tensor:
         assert isinstance(like, DTensor)
-        if whole.shape != like.shape:
-            raise ValueError(f"a tensor is {list(whole.shape)} in the state, and {list(like.shape)} here: it is of another model")
-        # No source rank: everybody has the whole and cuts out his own slice.
+        check_shape(whole, like)
+        # No source rank: every rank has the whole and cuts out its own slice.
         return distribute_tensor(whole.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
 
     @contextlib.contextmanager
-    def other_weights(self, tensors: Mapping[str, torch.Tensor]) -> Iterator[None]:
-        """See `Policy.other_weights`; keeps a copy of this rank's masters meanwhile."""
+    def replaced_by(self, tensors: Mapping[str, torch.Tensor]) -> Iterator[None]:
+        """See `TrainedWeights.replaced_by`; keeps a copy of this rank's masters meanwhile."""
         with torch.no_grad():
             own = {name: _slice(master).clone() for name, master in self.masters.items()}
             try:
@@ -146,6 +150,18 @@ class ShardedPolicy(Policy):
                 for name, master in self.masters.items():
                     _slice(master).copy_(own[name])
 
+    def _norm(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+        norm = super()._norm(gradients)
+        assert isinstance(norm, DTensor)
+        return norm.full_tensor()
+
+    def _whole(self, parameter: torch.Tensor) -> torch.Tensor:
+        shard = parameter.detach().to(self._dtype)
+        assert isinstance(shard, DTensor)
+        full = shard.full_tensor()
+        # Without adapters the others have no use for it: one tensor at a time is all they ever hold.
+        return full if self._rank == 0 or self._adapters else torch.empty(0, dtype=self._dtype)
+
 
 def load_sharded_policy(config: RunConfig, ranks: RankGroup) -> ShardedPolicy:
     """`learner.model.policy.load_policy`, over ``ranks``; all of them call it."""
@@ -155,6 +171,6 @@ def load_sharded_policy(config: RunConfig, ranks: RankGroup) -> ShardedPolicy:
 
 
 def _slice(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's part of a tensor, as it lies in memory."""
+    """This rank's slice of a tensor, as it lies in memory."""
     assert isinstance(tensor, DTensor)
     return tensor.detach().to_local()

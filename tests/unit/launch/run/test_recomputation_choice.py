@@ -12,8 +12,8 @@ from computerrl.common.config import RunConfig
 from computerrl.common.memory_plan import card_room_mb, choose_recomputation, host_room_mb, learner_mb, memory_parts
 from computerrl.launch.plan.machine import Machine
 from computerrl.launch.plan.resources import describe_choice, plan_memory, role_resources
+from computerrl.learner.model.policy import agreed_recomputation
 from computerrl.learner.model.ranks import SOLO, Solo
-from computerrl.learner.model.recomputation import choose
 
 MACHINE = Machine("Debian", "6.1", "cpu", 2, 64_000, 60_000, ())
 CPU = torch.device("cpu")
@@ -86,7 +86,7 @@ class OtherRankIsFull(Solo):
 
 def test_ranks_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "total_and_available_mb", lambda: (500_000, 400_000))
-    assert choose(config(), device=CPU, ranks=SOLO) == "none"
-    assert choose(config(), device=CPU, ranks=OtherRankIsFull()) == "full"
+    assert agreed_recomputation(config(), device=CPU, ranks=SOLO) == "none"
+    assert agreed_recomputation(config(), device=CPU, ranks=OtherRankIsFull()) == "full"
     monkeypatch.setattr(host, "total_and_available_mb", lambda: (500_000, 500))
-    assert choose(config(), device=CPU, ranks=SOLO) == "full"
+    assert agreed_recomputation(config(), device=CPU, ranks=SOLO) == "full"

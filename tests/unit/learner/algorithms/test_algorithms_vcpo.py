@@ -68,7 +68,7 @@ def test_advantages_are_those_of_gradients_by_plain_transformers(max_pack_tokens
     solved = make_group([(True, [make_step([1, 2], [3])]), (True, [make_step([1, 2], [4])])], group_seq=2)
     batch = trainer.refine(trainer.algorithm.prepare([*groups, solved], ages=PolicyAges(0)))
     model = plain_model()
-    trained = [parameter for name, parameter in model.named_parameters() if name in trainer.policy.masters]
+    trained = [parameter for name, parameter in model.named_parameters() if name in trainer.policy.weights.masters]
     expected: dict[str, float] = {}
     for group in groups:
         outcomes = [float(one.success) for one in group.trajectories]
@@ -85,7 +85,7 @@ def test_advantages_are_those_of_gradients_by_plain_transformers(max_pack_tokens
     assert {key[0] for key in batch.step_keys} == expected.keys()
     wanted = [expected[key[0]] for key in batch.step_keys]
     np.testing.assert_allclose(batch.advantage_S, wanted, rtol=1e-3, atol=1e-4)
-    assert all(master.grad is None for master in trainer.policy.masters.values()), "a look leaves no gradient behind"
+    assert all(master.grad is None for master in trainer.policy.weights.masters.values()), "a look leaves no gradient behind"
     assert math.isfinite(trainer.update(batch)["loss"])
 
 

@@ -167,7 +167,7 @@ def test_packed_forward_and_gradients_equal_padded_transformers(
     monkeypatch.setattr(batching, "BLOCK_TOKENS", block_tokens)
     samples = branching_samples()
     policy = policy_of(name, trainable_top_layers=top_layers)
-    model = plain_model(name, set(policy.trained))
+    model = plain_model(name, set(policy.weights.compute))
     expected = padded_logprobs(model, samples, temperature)
     weights = [torch.linspace(-1, 1, len(row)) + i / 5 for i, row in enumerate(expected)]
     num_tokens = sum(map(len, expected))
@@ -181,9 +181,9 @@ def test_packed_forward_and_gradients_equal_padded_transformers(
         torch.testing.assert_close(tokens_M, want_M, atol=1e-5, rtol=1e-5)
         ((tokens_M * weight_M).sum() / num_tokens).backward()
     gradients = {key: p.grad for key, p in model.named_parameters() if p.requires_grad}
-    assert set(gradients) == set(policy.masters)
+    assert set(gradients) == set(policy.weights.masters)
     for key, gradient in gradients.items():
-        torch.testing.assert_close(policy.masters[key].grad, gradient, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(policy.weights.masters[key].grad, gradient, atol=1e-5, rtol=1e-4)
 
 
 def test_packed_entropy_equals_padded_transformers() -> None:

@@ -25,7 +25,7 @@ def outputs_and_gradients(policy: Policy) -> list[torch.Tensor]:
     (pack,) = make_packs(branching_samples(), max_tokens=4096)
     logprobs_U = policy.forward(pack, temperature=0.7).logprobs_U
     (logprobs_U * torch.linspace(-1, 1, len(logprobs_U))).sum().backward()
-    return [logprobs_U.detach(), *(policy.gradients()[name] for name in sorted(policy.masters))]
+    return [logprobs_U.detach(), *(policy.weights.gradients()[name] for name in sorted(policy.weights.masters))]
 
 
 def test_fused_layers_give_the_outputs_and_gradients_of_the_model() -> None:

@@ -97,7 +97,7 @@ def test_float32_head_gradient_is_that_of_the_head_in_float64(tmp_path: Path) ->
     policy = of_learner(folder, "float32")
     pack = _pack_of([_sample_of(PROBE)])
     policy.forward(pack, temperature=0.7).logprobs_U.sum().backward()
-    found = policy.masters["lm_head.weight"].grad
+    found = policy.weights.masters["lm_head.weight"].grad
     plain = LlamaForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
     states = plain.model.norm(plain.model.embed_tokens(torch.tensor(PROBE_TOKENS[:-1]))).detach().double()
     weight = plain.lm_head.weight.detach().double().requires_grad_()

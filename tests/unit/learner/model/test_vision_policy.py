@@ -175,17 +175,17 @@ def test_update_gradient_is_plain_grpo_of_transformers(
     gradients: dict[str, torch.Tensor | None] = {}
 
     def keep(lr: float, seen: Any, **_: Any) -> float:
-        gradients.update({name: None if grad is None else grad.clone() for name, grad in trainer.policy.gradients().items()})
+        gradients.update({name: grad.clone() for name, grad in trainer.policy.weights.gradients().items()})
         return 1.0
 
-    monkeypatch.setattr(trainer, "_step", keep)
+    monkeypatch.setattr(trainer.optimizer, "step", keep)
     trainer.update(batch)
     loss = torch.zeros(())
     for step, advantage, weight in zip(batch.samples, batch.advantage_S, batch.token_weight_S, strict=True):
         loss = loss - float(weight) * float(advantage) * own_logprobs(model, screens, step).sum()
     loss.backward()
     expected = {name: parameter.grad for name, parameter in model.named_parameters() if name in gradients}
-    assert expected.keys() == gradients.keys() == trainer.policy.trained.keys()
+    assert expected.keys() == gradients.keys() == trainer.policy.weights.compute.keys()
     assert any(name.startswith("model.visual.") for name in gradients) == (top_layers is None)
     for name, gradient in expected.items():
         found = gradients[name]
@@ -203,7 +203,7 @@ def test_update_trains_the_tower_only_with_everything(folder: Path, tmp_path: Pa
     metrics = trainer.update(make_batch(trainer, screens, own_model(folder)))
     assert metrics["grad_norm"] > 0
     changed = {name for name, p in trainer.policy._model.named_parameters() if not torch.equal(p, before[name])}
-    assert changed == set(trainer.policy.trained)
+    assert changed == set(trainer.policy.weights.compute)
     if top_layers is None:
         assert changed == set(before)
     else:
@@ -219,7 +219,7 @@ def test_update_with_adapters_leaves_the_tower_as_it_is(folder: Path, tmp_path: 
     trainer.update(make_batch(trainer, screens, own_model(folder)))
     changed = {name for name, p in trainer.policy._model.named_parameters() if not torch.equal(p, before[name])}
     assert changed and all(name.startswith("model.language_model.layers.") and "lora_" in name for name in changed)
-    assert len(trainer.policy.trained) == 3 * 2 * 2
+    assert len(trainer.policy.weights.compute) == 3 * 2 * 2
 
 
 def test_sft_step_on_pictures_lowers_the_loss(folder: Path, tmp_path: Path) -> None:

@@ -111,12 +111,12 @@ def test_update_on_policy_gradient_is_plain_grpo_of_padded_transformers(
     gradients: dict[str, torch.Tensor] = {}
 
     def keep(lr: float, seen: Any, **_: Any) -> float:
-        for name, master in trainer.policy.masters.items():
+        for name, master in trainer.policy.weights.masters.items():
             assert master.grad is not None
             gradients[name] = master.grad.clone()
         return 1.0
 
-    monkeypatch.setattr(trainer, "_step", keep)
+    monkeypatch.setattr(trainer.optimizer, "step", keep)
     metrics = trainer.update(batch)
     assert metrics["importance_weight"] == pytest.approx(1.0, abs=1e-5)
     assert metrics["kl"] == pytest.approx(0.0, abs=1e-8)
@@ -130,7 +130,7 @@ def test_update_on_policy_gradient_is_plain_grpo_of_padded_transformers(
         loss = loss + weight * nll
     loss.backward()
     expected = {name: p.grad for name, p in model.named_parameters() if name in gradients}
-    assert set(expected) == set(trainer.policy.trained)
+    assert set(expected) == set(trainer.policy.weights.compute)
     for name, gradient in expected.items():
         torch.testing.assert_close(gradients[name], gradient, atol=1e-5, rtol=1e-4)
 
@@ -169,7 +169,7 @@ def test_update_any_pack_size_gives_the_same_weights(max_pack_tokens: int) -> No
     for size in (4096, max_pack_tokens):
         trainer = make_trainer(max_pack_tokens=size)
         metrics = trainer.update(on_policy_batch(trainer))
-        results.append((metrics, {name: m.clone() for name, m in trainer.policy.masters.items()}))
+        results.append((metrics, {name: m.clone() for name, m in trainer.policy.weights.masters.items()}))
     assert results[1][0]["num_packs"] > results[0][0]["num_packs"]
     assert results[1][0]["grad_norm"] == pytest.approx(results[0][0]["grad_norm"], rel=1e-4)
     assert results[1][0]["entropy"] == pytest.approx(results[0][0]["entropy"], rel=1e-5)
@@ -189,7 +189,7 @@ def test_update_recomputed_activations_give_the_same_weights_with_less_kept() ->
             return tensor
 
         pack = make_packs(demonstrations(), max_tokens=4096)[0]
-        parameters = {p.untyped_storage().data_ptr() for p in trainer.policy.trained.values()}
+        parameters = {p.untyped_storage().data_ptr() for p in trainer.policy.weights.compute.values()}
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             outputs = trainer.policy.forward(pack, temperature=1.0)
         num_bytes = sum(size for place, size in kept_bytes.items() if place not in parameters)
@@ -203,10 +203,10 @@ def test_update_recomputed_activations_give_the_same_weights_with_less_kept() ->
 def test_update_minibatches_split_no_group_and_measure_against_the_weights_at_the_start() -> None:
     trainer = make_trainer(num_minibatches=3, lr=3e-2)
     batch = on_policy_batch(trainer, num_groups=4)
-    parts = trainer._parts(batch)
+    parts = trainer.minibatches(batch)
     assert sorted(place for part in parts for place in part) == list(range(len(batch.samples)))
     assert not set.intersection(*(set(batch.group_S[part].tolist()) for part in parts))
-    minibatches = [trainer._passes(batch, part) for part in parts]
+    minibatches = [trainer.passes.of_batch(batch, part) for part in parts]
     behavior = [torch.cat([item.batch.behavior_logprobs_M for item in passes]) for passes in minibatches]
     assert len(minibatches) == 3
     assert sum(len(part) for part in behavior) == sum(len(step.action_tokens) for step in batch.samples)
@@ -336,16 +336,15 @@ def test_state_holds_only_plain_tensors_of_the_trained_part() -> None:
     trainer.update(on_policy_batch(trainer))
     state = trainer.state_dict()
     assert all(isinstance(value, torch.Tensor) for value in state.values())
-    assert {name.removeprefix("master/") for name in state if name.startswith("master/")} == set(trainer.policy.trained)
+    assert {name.removeprefix("master/") for name in state if name.startswith("master/")} == set(trainer.policy.weights.compute)
 
 
 def test_warmup_raises_the_learning_rate_step_by_step() -> None:
-    trainer = make_trainer(lr=4e-3)
-    trainer._learner = trainer._learner.model_copy(update={"optimizer": OptimizerConfig(lr=4e-3, warmup_updates=4)})
+    trainer = make_trainer(lr=4e-3, warmup_updates=4)
     batch = on_policy_batch(trainer)
     rates = []
     for _ in range(5):
-        rates.append(trainer._rl_lr())
+        rates.append(trainer.optimizer.rl_lr)
         trainer.update(batch)
     assert rates == pytest.approx([1e-3, 2e-3, 3e-3, 4e-3, 4e-3])
 
@@ -392,8 +391,8 @@ def test_supervised_step_that_is_not_finite_is_dumped_too() -> None:
     trainer = make_trainer()
     samples = on_policy_batch(trainer).samples
     with torch.no_grad():
-        next(iter(trainer.policy.masters.values())).fill_(math.nan)
-    trainer.policy.publish()
+        next(iter(trainer.policy.weights.masters.values())).fill_(math.nan)
+    trainer.policy.weights.sync_compute_weights()
     assert trainer.sft_step(samples, 1e-4)["num_skipped"] == 1
     (path,) = Path("runs/run/dumps").glob("*.safetensors")
     with safe_open(path, framework="np") as file:
@@ -498,7 +497,7 @@ def test_log_probs_of_a_first_look_are_not_computed_again(monkeypatch: pytest.Mo
     trainer = make_trainer(name="ppo", num_minibatches=3, lr=3e-2)
     batch = trainer.refine(on_policy_batch(trainer, num_groups=4))
     again: list[Any] = []
-    monkeypatch.setattr(trainer, "_logprobs", again.append)
+    monkeypatch.setattr(trainer.passes, "logprobs", again.append)
     metrics = trainer.update(batch)
     assert not again
     # On policy, what the look saw is what sampled, though the weights have moved when the later minibatches are trained.
@@ -529,6 +528,6 @@ def test_an_update_has_as_many_optimizer_steps_as_minibatches_whatever_the_sizes
     trainer = make_trainer(num_minibatches=3)
     group_S = np.repeat(np.arange(len(sizes)), sizes)
     for _ in range(5):
-        parts = trainer._parts(SimpleNamespace(group_S=group_S))  # type: ignore[arg-type]
+        parts = trainer.minibatches(SimpleNamespace(group_S=group_S))  # type: ignore[arg-type]
         assert len(parts) == min(3, len(sizes))
         assert all(part and np.isin(group_S, group_S[part]).sum() == len(part) for part in parts)
