@@ -216,7 +216,7 @@ def _learn(place: Place, config: RunConfig, broker: BrokerClient, incarnation: s
 class _OneNumber:
     """Its only weight counts how often it was trained: a version's true position."""
 
-    check_picture = None
+    check_screenshot = None
     skipped: frozenset[int] = frozenset()
     vocabulary_size = 1 << 31
     """Its prompts hold counts."""

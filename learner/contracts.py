@@ -30,8 +30,8 @@ class Trainer(Protocol):
         ...
 
     @property
-    def check_picture(self) -> StepCheck | None:
-        """What refuses a step for its picture; None when the model takes none."""
+    def check_screenshot(self) -> StepCheck | None:
+        """Refuses a step for its screenshot; None when the model takes no images."""
         ...
 
     @property

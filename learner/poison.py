@@ -1,8 +1,8 @@
-"""What must never be trained on, whoever sent it: what the policy could not have sampled as it says. Pure.
+"""Trajectories that must never be trained on: those that no policy of this run can have sampled. Pure.
 
-A broker checks what it can without a model (lengths, log-probs that are not finite); the learner checks all of it again, because
-a token outside the vocabulary would read another tensor's memory or end the process, and a version that does not exist yet
-would pass every bound on its age.
+The broker checks what it can without a model (lengths, log-probs that are not finite). The learner checks everything again: a
+token outside the vocabulary would read another tensor's memory or end the process, and a version that does not exist yet would
+pass every bound on its age.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Poison = Literal[
 ]
 """`empty`: a step has no prompt or no action. `wrong_length`: tokens, log-probs and versions of an action differ in number.
 `not_finite`: a log-prob is no number.
-`impossible_logprob`: one is above 0, or so low that nobody samples such a token (below `MIN_LOGPROB`).
+`impossible_logprob`: one is above 0, or so low that no engine samples such a token (below `MIN_LOGPROB`).
 `outside_vocabulary`: the model has no such token. `future_version`: the learner never published that policy version.
-`picture_missing`: the screenshot that a prompt shows is not there or not readable. `picture_mismatch`: it is not the one picture
+`picture_missing`: the screenshot that a prompt shows is not there or not readable. `picture_mismatch`: it is not the one image
 that the prompt has room for."""
 
 POISONS: tuple[Poison, ...] = get_args(Poison)
@@ -40,21 +40,21 @@ MAX_LOGPROB = 0.01
 """Above 0 by what rounding in bfloat16 makes of a token that is certain."""
 
 StepCheck = Callable[[Step], Poison | None]
-"""Why a step must not be trained on, by what it shows; reads its screenshot (`learner.model.images`)."""
+"""Returns the reason for which a step must not be trained on; reads its screenshot (`learner.model.images`)."""
 
 
 def poison_of(
-    trajectory: Trajectory, *, policy_version: int, vocabulary_size: int, check_picture: StepCheck | None = None
+    trajectory: Trajectory, *, policy_version: int, vocabulary_size: int, check_screenshot: StepCheck | None = None
 ) -> Poison | None:
-    """Why ``trajectory`` must not be trained on; None when it may. ``policy_version``: the newest there is.
+    """The reason for which ``trajectory`` must not be trained on; None when it may. ``policy_version``: the newest there is.
 
-    ``check_picture``: of a model that takes pictures.
+    ``check_screenshot``: for a model that takes images.
     """
     sampled = trajectory.kind != "demonstration"
     for step in trajectory.steps:
         found = _poison_of_step(step, sampled=sampled, policy_version=policy_version, vocabulary_size=vocabulary_size)
-        if found is None and check_picture is not None:
-            found = check_picture(step)
+        if found is None and check_screenshot is not None:
+            found = check_screenshot(step)
         if found is not None:
             return found
     return None

@@ -33,7 +33,7 @@ class Accounts:
             ledger=ledger,
             records=records,
             vocabulary_size=around.trainer.vocabulary_size,
-            check_picture=around.trainer.check_picture,
+            check_screenshot=around.trainer.check_screenshot,
         )
         return cls(state, records, ledger, intake)
 

@@ -34,10 +34,10 @@ class Intake:
         ledger: Ledger,
         records: Records,
         vocabulary_size: int,
-        check_picture: StepCheck | None = None,
+        check_screenshot: StepCheck | None = None,
     ) -> None:
         self._state = state
-        self._check_picture = check_picture
+        self._check_screenshot = check_screenshot
         self._vocabulary_size = vocabulary_size
         self._poisoned: dict[int, list[tuple[Trajectory, Poison]]] = {}
         """Group number -> trajectories that were set aside."""
@@ -99,7 +99,7 @@ class Intake:
                     age_max=None if span is None else span.maximum,
                     advantages=(advantages or {}).get(trajectory.trajectory_id, ()),
                 )
-                self._records.picture(trajectory, step=state.update)
+                self._records.film_strip(trajectory, step=state.update)
             poisoned = self._poisoned.pop(group.group_seq, [])
             for trajectory, poison in poisoned:
                 self._ledger.record(
@@ -126,7 +126,7 @@ class Intake:
                 one,
                 policy_version=self._state.policy_version,
                 vocabulary_size=self._vocabulary_size,
-                check_picture=self._check_picture,
+                check_screenshot=self._check_screenshot,
             )
             for one in group.trajectories
         ]

@@ -1,14 +1,15 @@
-"""What the learner writes for people, reports and tests: metrics.jsonl, episodes.jsonl with samples.jsonl (their tokens),
+"""Files that the learner writes for people, reports and tests: metrics.jsonl, episodes.jsonl with samples.jsonl (their tokens),
 ledger.jsonl, TensorBoard events.
 
-All are append-only. A checkpoint remembers their lengths, and a resumed learner goes on with copies of that much, since what
-follows happens again; so each line stands for something that is part of the surviving run, and a learner that was replaced in
-its sleep writes into files that nobody reads any more. Computes nothing.
+All are append-only. A checkpoint holds their lengths, and a resumed learner continues copies of that length, since everything
+after it happens again. So each line belongs to the surviving run, and a suspended learner that was replaced writes into files
+that no process reads any more. Computes nothing.
 """
 
 from __future__ import annotations
 
 import base64
+import io
 import os
 import zlib
 from collections.abc import Mapping, Sequence
@@ -23,46 +24,19 @@ from computerrl.common.clock import unix_now
 from computerrl.common.messages import ScreenshotRef, Step, Trajectory
 from computerrl.common.metrics import JsonLines
 from computerrl.common.run_files.run_folder import RunFolder
-
-if TYPE_CHECKING:
-    from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-import io
-
 from computerrl.env_server.client import read_screenshot
 
-MAX_SCREENS, HEIGHT, GAP = 6, 180, 4
-QUALITY = 70
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+_MAX_SCREENS = 6
+"""Screens in a film strip."""
 
-def strip(trajectory: Trajectory, trajectories: Path) -> tuple[bytes, int, int] | None:
-    """(JPEG, width, height) of its first screens and the last; None where none can be read."""
-    from PIL import Image
+_HEIGHT, _GAP = 180, 4
+"""Height of a screen in a film strip and gap between two screens, in pixels."""
 
-    refs = [step.screenshot for step in trajectory.steps[: MAX_SCREENS - 1]] + [trajectory.final_screenshot]
-    screens = [screen for ref in refs if ref is not None and (screen := _screen(ref, trajectories)) is not None]
-    if not screens:
-        return None
-    width = sum(screen.width for screen in screens) + GAP * (len(screens) - 1)
-    whole, left = Image.new("RGB", (width, HEIGHT), "white"), 0
-    for screen in screens:
-        whole.paste(screen, (left, 0))
-        left += screen.width + GAP
-    buffer = io.BytesIO()
-    whole.save(buffer, format="JPEG", quality=QUALITY)
-    return buffer.getvalue(), width, HEIGHT
-
-
-def _screen(ref: ScreenshotRef, trajectories: Path):  # type: ignore[no-untyped-def]
-    from PIL import Image
-
-    try:
-        with Image.open(io.BytesIO(read_screenshot(trajectories, ref))) as stored:
-            picture = stored.convert("RGB")
-    except (OSError, ValueError):
-        return None  # on a host whose files are not seen here
-    return picture.resize((max(1, picture.width * HEIGHT // picture.height), HEIGHT))
-
+_JPEG_QUALITY = 70
 
 LEDGER_FILE = "ledger.jsonl"
 """Below the run folder."""
@@ -93,7 +67,8 @@ class Records:
         self._tensorboard: EventFileWriter | None = None
         self._wandb = _open_wandb(folder.folder) if has_wandb else None
         self._trajectories = folder.trajectories
-        self._pictured: set[tuple[str, str]] = set()
+        self._shown: set[tuple[str, str]] = set()
+        """(order, family) of which a film strip was written."""
 
     def event(self, event: str, **fields: Any) -> None:
         """One line of metrics.jsonl."""
@@ -126,13 +101,13 @@ class Records:
         line = {"trajectory_id": trajectory.trajectory_id, "steps": samples, "advantages": list(advantages)}
         self._files["samples"].append(line)
 
-    def picture(self, trajectory: Trajectory, *, step: int) -> None:
-        """An episode's screens for TensorBoard: the first of each family in every evaluation."""
+    def film_strip(self, trajectory: Trajectory, *, step: int) -> None:
+        """An episode's screens for TensorBoard: the first episode of each family in every evaluation."""
         key = (trajectory.order_id, trajectory.task.family)
-        if trajectory.kind != "evaluation" or key in self._pictured:
+        if trajectory.kind != "evaluation" or key in self._shown:
             return
-        self._pictured.add(key)
-        found = strip(trajectory, self._trajectories)
+        self._shown.add(key)
+        found = make_film_strip(trajectory, self._trajectories)
         if found is not None:
             verdict = "solved" if trajectory.success else "failed"
             _add_image(self._writer(step), step, f"{trajectory.task.family}/{key[0]} {verdict}", *found)
@@ -142,7 +117,7 @@ class Records:
         return {name: path.stat().st_size for name, path in self._paths.items()}
 
     def paths(self) -> tuple[Path, ...]:
-        """The files whose lengths `positions` tells."""
+        """The files whose lengths `positions` returns."""
         return tuple(self._paths.values())
 
     def close(self) -> None:
@@ -153,6 +128,35 @@ class Records:
             self._tensorboard.close()
         if self._wandb is not None:
             self._wandb.finish()
+
+
+def make_film_strip(trajectory: Trajectory, trajectories: Path) -> tuple[bytes, int, int] | None:
+    """(JPEG, width, height) of the first screens of ``trajectory`` and the last; None where none can be read."""
+    from PIL import Image
+
+    refs = [step.screenshot for step in trajectory.steps[: _MAX_SCREENS - 1]] + [trajectory.final_screenshot]
+    screens = [screen for ref in refs if ref is not None and (screen := _screen(ref, trajectories)) is not None]
+    if not screens:
+        return None
+    width = sum(screen.width for screen in screens) + _GAP * (len(screens) - 1)
+    whole, left = Image.new("RGB", (width, _HEIGHT), "white"), 0
+    for screen in screens:
+        whole.paste(screen, (left, 0))
+        left += screen.width + _GAP
+    buffer = io.BytesIO()
+    whole.save(buffer, format="JPEG", quality=_JPEG_QUALITY)
+    return buffer.getvalue(), width, _HEIGHT
+
+
+def _screen(ref: ScreenshotRef, trajectories: Path) -> Image | None:
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(read_screenshot(trajectories, ref))) as stored:
+            screen = stored.convert("RGB")
+    except (OSError, ValueError):
+        return None  # on a host whose files are not seen here
+    return screen.resize((max(1, screen.width * _HEIGHT // screen.height), _HEIGHT))
 
 
 def _episode_record(trajectory: Trajectory) -> dict[str, Any]:
@@ -192,7 +196,7 @@ def _episode_record(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def _sample(step: Step) -> dict[str, Any]:
-    """What the policy read and said, token by token."""
+    """Tokens of a step's prompt and action."""
     prompt = zlib.compress(np.ascontiguousarray(step.prompt_tokens, dtype="<i4").tobytes(), level=1)
     return {
         "prompt": base64.b64encode(prompt).decode(),

@@ -51,15 +51,15 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class PackPictures:
-    """Pictures of a pack (`learner.model.images`). V nodes stand for a piece of one: its features take the place of an
+class PackImages:
+    """Images of a pack (`learner.model.images`). V nodes stand for a piece of one: its features take the place of an
     embedding."""
 
     refs: tuple[ScreenshotRef, ...]
-    """Each picture once."""
+    """Each image once."""
     nodes_V: np.ndarray
     rows_V: np.ndarray
-    """Which row of the features of all ``refs``, one picture after the other, each node takes."""
+    """Which row of the features of all ``refs``, one image after the other, each node takes."""
     positions_3N: np.ndarray
     """Rotary positions of all nodes of the pack, see `learner.model.images`."""
 
@@ -70,7 +70,7 @@ class Pack:
 
     tokens_N: np.ndarray
     depth_N: np.ndarray
-    """Position ids, where no picture shifts them."""
+    """Position ids, where no image shifts them."""
     end_N: np.ndarray
     """One past the last node of each node's subtree."""
     blocks: tuple[Block, ...]
@@ -85,7 +85,7 @@ class Pack:
     """Indices into the list given to `make_packs`, in the order of M."""
     num_sample_tokens: int
     """Tokens the samples have in sum, prompt and action: what a computation without sharing would run through."""
-    pictures: PackPictures | None = None
+    images: PackImages | None = None
     """None: text alone."""
 
     @property

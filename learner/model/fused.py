@@ -35,7 +35,7 @@ def fuse(model: Any, *, attends: bool) -> list[str]:
     """Replace modules of the decoder of ``model`` whose class passes a trial; returns the names of those classes.
 
     The model's attention must be `learner.model.attention.ATTENTION`. ``attends``: replace attention too, for a model without
-    pictures.
+    images.
     """
     decoder = model.get_decoder()
     classes = {type(module): module for module in reversed(list(decoder.modules()))}

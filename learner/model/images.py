@@ -1,11 +1,11 @@
 """Screenshots as a vision-language model gets them: which step shows which, packs that keep them apart, patches out of a file.
 
-A prompt shows at most one picture, the step's screenshot: the vision format shows the screen of now and leaves out earlier ones.
-It stands in the prompt as a row of the model's image tokens, one for each piece of the picture's grid, as an engine hands it to
+A prompt shows at most one image, the step's screenshot: the vision format shows the screen of now and leaves out earlier ones.
+It stands in the prompt as a row of the model's image tokens, one for each piece of the image's grid, as an engine hands it to
 the model. In an action the image token is a token as any other: engines embed what was sampled as text.
 
-Samples share a prefix only while tokens and pictures are the same. Image tokens are all equal, so for packing each stands for
-its piece of its picture (a number below 0), and is an image token again afterwards. No torch model here.
+Samples share a prefix only while tokens and images are the same. Image tokens are all equal, so for packing each stands for
+its piece of its image (a number below 0), and is an image token again afterwards. No torch model here.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from PIL import Image
 
 from computerrl.common.errors import PictureError
 from computerrl.common.messages import ScreenshotRef
-from computerrl.learner.model.batching import Pack, PackPictures, Sample, make_packs
+from computerrl.learner.model.batching import Pack, PackImages, Sample, make_packs
 from computerrl.learner.poison import Poison
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The pieces of a picture, one a token."""
+    """The pieces of an image, one a token."""
 
     height: int
     width: int
@@ -41,17 +41,17 @@ class Grid:
 def rope_positions(depth_N: np.ndarray, end_N: np.ndarray, grids: Mapping[int, Grid]) -> np.ndarray:
     """Positions for a rotary embedding with three rows (Qwen2-VL, arXiv 2409.12191): [3, N] int64, time, height and width.
 
-    Text counts on by one in all rows. The pieces of a picture count its rows and columns from where the text before it stopped,
+    Text counts on by one in all rows. The pieces of an image count its rows and columns from where the text before it stopped,
     and the text after it goes on behind its longer side:
 
-        token      a  b  [ picture of 2 x 3 ]   c  d
+        token      a  b  [  image of 2 x 3  ]   c  d
         time       0  1   2  2  2  2  2  2      5  6
         height     0  1   2  2  2  3  3  3      5  6
         width      0  1   2  3  4  2  3  4      5  6
 
     A position depends on what comes before it alone, so all samples that share a node of a trie agree on its position. Still
-    pictures only. ``depth_N`` and ``end_N`` as in `batching.Pack`, for N nodes in depth-first order; ``grids``: first node of a
-    picture -> its grid, whose nodes follow one another without branching.
+    images only. ``depth_N`` and ``end_N`` as in `batching.Pack`, for N nodes in depth-first order; ``grids``: first node of a
+    image -> its grid, whose nodes follow one another without branching.
     """
     ahead_N = np.zeros(len(depth_N), dtype=np.int64)
     """What a node's position is beyond its depth; at most 0."""
@@ -72,12 +72,12 @@ def rope_positions(depth_N: np.ndarray, end_N: np.ndarray, grids: Mapping[int, G
 _MAX_PIXELS = 2**26
 """Twice an 8K screen. A reference comes from another process: what it says must not decide how much memory is asked for."""
 
-ReadPicture = Callable[[ScreenshotRef], bytes]
-"""The encoded picture. Raises `OSError`, or `ValueError` when it is cut off."""
+ReadScreenshot = Callable[[ScreenshotRef], bytes]
+"""The encoded image. Raises `OSError`, or `ValueError` when it is cut off."""
 
 
 class Shown(Sample, Protocol):
-    """A sample with a picture; `common.messages.Step` is one."""
+    """A sample with an image; `common.messages.Step` is one."""
 
     @property
     def screenshot(self) -> ScreenshotRef | None: ...
@@ -85,7 +85,7 @@ class Shown(Sample, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where in a prompt which picture stands."""
+    """Where in a prompt which image stands."""
 
     start: int
     ref: ScreenshotRef
@@ -94,16 +94,16 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Keyed:
-    """A sample whose image tokens stand for pieces of pictures."""
+    """A sample whose image tokens stand for pieces of images."""
 
     prompt_tokens: np.ndarray
     action_tokens: np.ndarray
 
 
-class Pictures:
-    """The screenshots of a run, for one model."""
+class PromptImages:
+    """The screenshots of a run as inputs of one model."""
 
-    def __init__(self, read: ReadPicture, *, processor: Any, image_token: int) -> None:
+    def __init__(self, read: ReadScreenshot, *, processor: Any, image_token: int) -> None:
         """``processor``: the image processor of the model's folder (of Qwen's kind, with ``merge_size``)."""
         self._read = read
         self._processor = processor
@@ -114,7 +114,7 @@ class Pictures:
     # --- what may be trained on --------------------------------------------------------------------------------------
 
     def poison_of(self, step: Shown) -> Poison | None:
-        """Why ``step`` must not be trained on: its picture is not there, not readable, or not the one its prompt has room for."""
+        """Why ``step`` must not be trained on: its image is not there, not readable, or not the one its prompt has room for."""
         try:
             place = self._place_of(step)
             if place is not None:
@@ -133,15 +133,15 @@ class Pictures:
             raise PictureError(f"a prompt holds {len(at)} image tokens, but its step has no screenshot", mismatch=False)
         grid = self._grid_of(ref)
         if at[-1] - start + 1 != len(at):
-            raise PictureError("a prompt shows several pictures, and a step has one screenshot", mismatch=True)
+            raise PictureError("a prompt shows several images, and a step has one screenshot", mismatch=True)
         if len(at) != grid.num_tokens:
             size = f"{ref.width} x {ref.height}"
-            reason = f"a prompt holds {len(at)} image tokens, but its picture of {size} takes {grid.num_tokens}"
+            reason = f"a prompt holds {len(at)} image tokens, but its image of {size} takes {grid.num_tokens}"
             raise PictureError(reason, mismatch=True)
         return _Place(start, ref, grid)
 
     def num_tokens(self, ref: ScreenshotRef) -> int:
-        """Image tokens that the picture takes. Raises `PictureError`."""
+        """Image tokens that the image takes. Raises `PictureError`."""
         return self._grid_of(ref).num_tokens
 
     def _grid_of(self, ref: ScreenshotRef) -> Grid:
@@ -149,11 +149,11 @@ class Pictures:
         if min(size) < 1 or ref.width * ref.height > _MAX_PIXELS:
             raise PictureError(f"no screen is {ref.width} x {ref.height}", mismatch=True)
         if size not in self._grids:
-            # Asked of the processor itself, with a black picture: how it rounds sizes is its own business.
+            # Asked of the processor itself, with a black image: how it rounds sizes is its own business.
             try:
                 self._grids[size] = self._patches(Image.new("RGB", size))[1]
             except ValueError as error:
-                raise PictureError(f"the model takes no picture of {ref.width} x {ref.height}: {error}", mismatch=True) from error
+                raise PictureError(f"the model takes no image of {ref.width} x {ref.height}: {error}", mismatch=True) from error
         return self._grids[size]
 
     # --- patches -----------------------------------------------------------------------------------------------------
@@ -189,8 +189,8 @@ class Pictures:
         return image
 
     @contextmanager
-    def reading(self, read: ReadPicture) -> Iterator[None]:
-        """Take pictures from ``read`` meanwhile."""
+    def reading(self, read: ReadScreenshot) -> Iterator[None]:
+        """Take images from ``read`` meanwhile."""
         own, self._read = self._read, read
         try:
             yield
@@ -200,7 +200,7 @@ class Pictures:
     # --- packs -------------------------------------------------------------------------------------------------------
 
     def packs(self, samples: Sequence[Shown], *, max_tokens: int, groups: Sequence[int] | None = None) -> list[Pack]:
-        """As `make_packs`, with pictures. Raises `PictureError` for a prompt that does not fit its picture; reads no file."""
+        """As `make_packs`, with images. Raises `PictureError` for a prompt that does not fit its image; reads no file."""
         places = [self._place_of(sample) for sample in samples]
         shown: dict[str, _Place] = {place.ref.content_hash: place for place in places if place is not None}
         if not shown:
@@ -210,25 +210,25 @@ class Pictures:
         first = dict(zip(shown, first_P.tolist(), strict=False))
         keyed = [_keyed(sample, place, first) for sample, place in zip(samples, places, strict=True)]
         made = make_packs(keyed, max_tokens=max_tokens, groups=groups)
-        return [self._with_pictures(pack, list(shown.values()), first_P) for pack in made]
+        return [self._with_images(pack, list(shown.values()), first_P) for pack in made]
 
-    def _with_pictures(self, pack: Pack, shown: Sequence[_Place], first_P: np.ndarray) -> Pack:
-        """``pack`` with image tokens where keys were. ``first_P``: the first key of each picture, and one past the last."""
+    def _with_images(self, pack: Pack, shown: Sequence[_Place], first_P: np.ndarray) -> Pack:
+        """``pack`` with image tokens where keys were. ``first_P``: the first key of each image, and one past the last."""
         nodes_V = np.flatnonzero(pack.tokens_N < 0)
         if not len(nodes_V):
             return pack
         keys_V = -1 - pack.tokens_N[nodes_V]
-        picture_V = np.searchsorted(first_P, keys_V, side="right") - 1
-        piece_V = keys_V - first_P[picture_V]
-        used, of_used_V = np.unique(picture_V, return_inverse=True)
+        image_V = np.searchsorted(first_P, keys_V, side="right") - 1
+        piece_V = keys_V - first_P[image_V]
+        used, of_used_V = np.unique(image_V, return_inverse=True)
         sizes = np.diff(first_P)[used]
         rows_V = (np.cumsum(sizes) - sizes)[of_used_V] + piece_V
         begins = piece_V == 0
-        grids = {int(node): shown[i].grid for node, i in zip(nodes_V[begins], picture_V[begins], strict=True)}
+        grids = {int(node): shown[i].grid for node, i in zip(nodes_V[begins], image_V[begins], strict=True)}
         return dataclasses.replace(
             pack,
             tokens_N=np.where(pack.tokens_N < 0, self._image_token, pack.tokens_N),
-            pictures=PackPictures(
+            images=PackImages(
                 refs=tuple(shown[i].ref for i in used),
                 nodes_V=nodes_V,
                 rows_V=rows_V,

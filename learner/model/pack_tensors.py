@@ -15,8 +15,8 @@ from computerrl.learner.model.transfers import to_device
 
 
 @dataclass(frozen=True, slots=True)
-class PictureTensors:
-    """Tensors of `learner.model.batching.PackPictures`."""
+class ImageTensors:
+    """Tensors of `learner.model.batching.PackImages`."""
 
     nodes_V: torch.Tensor
     rows_V: torch.Tensor
@@ -36,7 +36,7 @@ class PackTensors:
     token_pair_M: torch.Tensor
     token_state_M: torch.Tensor
     """Index into ``logit_nodes_Q`` of the state before each action token."""
-    pictures: PictureTensors | None
+    images: ImageTensors | None
 
     @classmethod
     def of(cls, pack: Pack, *, device: torch.device, dtype: torch.dtype, head_size: int) -> PackTensors:
@@ -50,10 +50,10 @@ class PackTensors:
             "token_pair_M": pack.token_pair_M,
             "token_state_M": pack.pair_node_U[pack.token_pair_M],
         }
-        pictures = None
-        if pack.pictures is not None:
-            shown = pack.pictures
+        images = None
+        if pack.images is not None:
+            shown = pack.images
             named = {"nodes_V": shown.nodes_V, "rows_V": shown.rows_V, "positions_3N": shown.positions_3N}
-            pictures = PictureTensors(**to_device(named, device))
+            images = ImageTensors(**to_device(named, device))
         layout = layout_of(pack, device=device, dtype=dtype, head_size=head_size)
-        return cls(layout=layout, pictures=pictures, **to_device(arrays, device))
+        return cls(layout=layout, images=images, **to_device(arrays, device))

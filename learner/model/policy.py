@@ -36,7 +36,7 @@ from computerrl.learner.model.lora import Adapter, adapters_among, add_adapters
 from computerrl.learner.model.pack_tensors import PackTensors
 from computerrl.learner.model.ranks import SOLO, Ranks
 from computerrl.learner.model.trained_weights import TrainedWeights
-from computerrl.learner.model.vision import PictureProbe, Vision, auto_class, load_vision
+from computerrl.learner.model.vision import ImageProbe, Vision, auto_class, load_vision
 from computerrl.learner.model_store import ensure_model
 
 _PROBE_TOLERANCE = {torch.bfloat16: 0.15, torch.float32: 2e-3}
@@ -78,7 +78,7 @@ class Policy:
         """``recomputation``: what each trained layer computes again when going back, see `LearnerConfig`.
         ``float32_head``: compute the output layer in float32, see `ModelConfig.head_dtype`.
         ``lora``: the model's adapters, which are in it already, are all that is trained. ``vision``: of a model that takes
-        pictures; its tower is trained when everything is."""
+        images; its tower is trained when everything is."""
         self.folder = folder
         self.vision = vision
         self._float32_head = float32_head
@@ -126,10 +126,10 @@ class Policy:
         return self._model.dtype
 
     def packs(self, samples: Sequence[Step], *, max_tokens: int, groups: Sequence[int] | None = None) -> list[Pack]:
-        """As `make_packs`, with the pictures of a model that takes them. Raises `PictureError`."""
+        """As `make_packs`, with the images of a model that takes them. Raises `PictureError`."""
         if self.vision is None:
             return make_packs(samples, max_tokens=max_tokens, groups=groups)
-        return self.vision.pictures.packs(samples, max_tokens=max_tokens, groups=groups)
+        return self.vision.images.packs(samples, max_tokens=max_tokens, groups=groups)
 
     def tensors(self, pack: Pack) -> PackTensors:
         """``pack`` on this device; worth keeping when the pack is run more than once."""
@@ -183,20 +183,20 @@ class Policy:
 
     def _embed(self, pack: Pack, tensors: PackTensors) -> torch.Tensor:
         embedded_NE = self._model.get_input_embeddings()(tensors.tokens_N)
-        if pack.pictures is not None:
-            assert self.vision is not None and tensors.pictures is not None
-            features_RE = self.vision.features(pack.pictures).to(embedded_NE.dtype)
-            rows_VE = features_RE.index_select(0, tensors.pictures.rows_V)
-            embedded_NE = embedded_NE.index_copy(0, tensors.pictures.nodes_V, rows_VE)
+        if pack.images is not None:
+            assert self.vision is not None and tensors.images is not None
+            features_RE = self.vision.features(pack.images).to(embedded_NE.dtype)
+            rows_VE = features_RE.index_select(0, tensors.images.rows_V)
+            embedded_NE = embedded_NE.index_copy(0, tensors.images.nodes_V, rows_VE)
         return embedded_NE[None]
 
     def _rope_positions(self, tensors: PackTensors) -> torch.Tensor:
-        """[1, N], or [3, 1, N] for a model that takes pictures."""
+        """[1, N], or [3, 1, N] for a model that takes images."""
         if self.vision is None:
             return tensors.depth_N[None]
-        if tensors.pictures is None:
+        if tensors.images is None:
             return tensors.depth_N.expand(3, 1, -1)
-        return tensors.pictures.positions_3N[:, None]
+        return tensors.images.positions_3N[:, None]
 
     def _run(self, hidden: torch.Tensor, tensors: PackTensors, layers: Any) -> torch.Tensor:
         positions = tensors.depth_N[None]
@@ -277,7 +277,7 @@ def load_policy(config: RunConfig, *, make: Callable[..., Policy] = Policy, rank
         step = "copy the model folder again, or use one whose training did not diverge"
         raise ConfigError([Problem("model.name", f"{str(folder)!r} computes log-probs that are no numbers", step)])
     vision = load_vision(model, config, folder=folder, recompute=recomputation == "full")
-    probe = None if vision is None else PictureProbe(vision, image_token=int(model.config.image_token_id))
+    probe = None if vision is None else ImageProbe(vision, image_token=int(model.config.image_token_id))
     lora = config.learner.lora
     if lora is not None:
         num_layers, num_trained = len(model.get_decoder().layers), config.model.trainable_top_layers

@@ -1,11 +1,11 @@
-"""The vision tower of a vision-language model: pictures of a pack -> what takes the place of their image tokens' embeddings.
+"""The vision tower of a vision-language model: images of a pack -> what takes the place of their image tokens' embeddings.
 
-Each picture of a pack is encoded once, however many samples show it. A frozen tower gives the same for a picture for ever, so
-its results are kept and shared between passes, packs and updates. Which models: those whose pictures enter at the bottom of the
-language model alone and whose positions are `learner.model.images`'; loading compares log-probs after a picture with the
+Each image of a pack is encoded once, however many samples show it. A frozen tower gives the same for an image for ever, so
+its results are kept and shared between passes, packs and updates. Which models: those whose images enter at the bottom of the
+language model alone and whose positions are `learner.model.images`'; loading compares log-probs after an image with the
 model's own.
 
-Shape legend: R pieces of the pictures of a pack, E hidden size of the language model.
+Shape legend: R pieces of the images of a pack, E hidden size of the language model.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from computerrl.common.messages import ScreenshotRef
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.common.weight_plan import probe_tokens
 from computerrl.env_server.client import read_screenshot
-from computerrl.learner.model.batching import Pack, PackPictures
-from computerrl.learner.model.images import Pictures
+from computerrl.learner.model.batching import Pack, PackImages
+from computerrl.learner.model.images import PromptImages
 
 MODEL_TYPES = ("qwen2_vl", "qwen2_5_vl")
 """Of config.json."""
@@ -42,21 +42,21 @@ _PROBE_SIZE = (112, 84)
 
 
 class Vision:
-    """Pictures and the tower that encodes them."""
+    """Prompt images and the tower that encodes them."""
 
-    def __init__(self, model: Any, pictures: Pictures, *, frozen: bool, recompute: bool = False) -> None:
+    def __init__(self, model: Any, images: PromptImages, *, frozen: bool, recompute: bool = False) -> None:
         """``recompute``: keep nothing of the tower for the way back and compute it again."""
-        self.pictures = pictures
+        self.images = images
         self.model = model
         self._frozen = frozen
         self._recompute = recompute
         self._kept: OrderedDict[str, torch.Tensor] = OrderedDict()
         self._kept_bytes = 0
         self.num_encoded = 0
-        """Pictures that went through the tower so far."""
+        """Images that went through the tower so far."""
 
-    def features(self, shown: PackPictures) -> torch.Tensor:
-        """[R, E] picture after picture; with a graph unless the tower is frozen. Raises `PictureError`."""
+    def features(self, shown: PackImages) -> torch.Tensor:
+        """[R, E] image after image; with a graph unless the tower is frozen. Raises `PictureError`."""
         if not self._frozen:
             return torch.cat(self._encode(shown.refs))
         found = {ref.content_hash: self._kept[ref.content_hash] for ref in shown.refs if ref.content_hash in self._kept}
@@ -69,7 +69,7 @@ class Vision:
         return torch.cat([found[ref.content_hash] for ref in shown.refs])
 
     def _encode(self, refs: Sequence[ScreenshotRef]) -> tuple[torch.Tensor, ...]:
-        patches, grids = zip(*[self.pictures.patches_of(ref) for ref in refs], strict=True)
+        patches, grids = zip(*[self.images.patches_of(ref) for ref in refs], strict=True)
         pixels = torch.from_numpy(np.concatenate(patches)).to(self.model.device)
         grid = torch.tensor(grids, device=self.model.device)
         self.num_encoded += len(refs)
@@ -90,7 +90,7 @@ class Vision:
         if content_hash in self._kept:
             self._kept.move_to_end(content_hash)
             return
-        # A copy: a part of what several pictures gave would hold all of it.
+        # A copy: a part of what several images gave would hold all of it.
         rows = rows.clone()
         self._kept[content_hash] = rows
         self._kept_bytes += rows.nbytes
@@ -115,8 +115,8 @@ def load_vision(model: Any, config: RunConfig, *, folder: Path, recompute: bool)
     if not hasattr(model.config, "vision_config"):
         return None
     if model.config.model_type not in MODEL_TYPES:
-        reason = f"{model.config.model_type!r} in {str(folder)!r} takes pictures in a way that cannot be run layer by layer here"
-        step = f"use a model of type {' or '.join(MODEL_TYPES)}, or one without pictures"
+        reason = f"{model.config.model_type!r} in {str(folder)!r} takes images in a way that cannot be run layer by layer here"
+        step = f"use a model of type {' or '.join(MODEL_TYPES)}, or one without images"
         raise ConfigError([Problem("model.name", reason, step)])
     import transformers
 
@@ -126,16 +126,16 @@ def load_vision(model: Any, config: RunConfig, *, folder: Path, recompute: bool)
         step = "save the model's processor with save_pretrained() into that folder"
         raise ConfigError([Problem("model.name", f"{str(folder)!r} has no image processor: {error}", step)]) from error
     read = partial(read_screenshot, RunFolder(config.folder).trajectories)
-    pictures = Pictures(read, processor=processor, image_token=int(model.config.image_token_id))
+    images = PromptImages(read, processor=processor, image_token=int(model.config.image_token_id))
     frozen = config.model.trainable_top_layers is not None or config.learner.lora is not None
-    return Vision(model, pictures, frozen=frozen, recompute=recompute)
+    return Vision(model, images, frozen=frozen, recompute=recompute)
 
 
 # --- probe -------------------------------------------------------------------------------------------------------------
 
 
-class PictureProbe:
-    """A small picture amid `probe_tokens`, as the model itself computes it; a sample for `Pictures.packs`."""
+class ImageProbe:
+    """A small image amid `probe_tokens`, as the model itself computes it; a sample for `PromptImages.packs`."""
 
     def __init__(self, vision: Vision, *, image_token: int) -> None:
         """Runs the model's own forward pass."""
@@ -145,9 +145,9 @@ class PictureProbe:
         Image.fromarray(pixels).save(encoded, format="PNG")
         self._data = encoded.getvalue()
         self.screenshot = ScreenshotRef("probe", "probe", 0, len(self._data), *_PROBE_SIZE)
-        with vision.pictures.reading(lambda ref: self._data):
-            patches, grid = vision.pictures.patches_of(self.screenshot)
-            pieces = [image_token] * vision.pictures.num_tokens(self.screenshot)
+        with vision.images.reading(lambda ref: self._data):
+            patches, grid = vision.images.patches_of(self.screenshot)
+            pieces = [image_token] * vision.images.num_tokens(self.screenshot)
         probe = probe_tokens(int(vision.model.get_input_embeddings().num_embeddings))
         self.prompt_tokens = np.array([*probe[:4], *pieces, *probe[4:8]], dtype=np.int32)
         self.action_tokens = np.array(probe[8:], dtype=np.int32)
@@ -163,7 +163,7 @@ class PictureProbe:
             input_ids=tokens,
             pixel_values=torch.from_numpy(patches).to(model.device),
             image_grid_thw=torch.tensor([grid], device=model.device),
-            # Without it the model takes a picture's pieces for text and gives them one position after the other.
+            # Without it the model takes an image's pieces for text and gives them one position after the other.
             mm_token_type_ids=torch.from_numpy(is_piece.astype(np.int32))[None].to(model.device),
             use_cache=False,
         ).logits[0, :-1]
@@ -173,8 +173,8 @@ class PictureProbe:
     @torch.no_grad()
     def difference(self, logprobs_of: Callable[[Pack], torch.Tensor]) -> float:
         """Mean absolute difference between ``logprobs_of`` (pack -> [U]) and the model's own."""
-        (pack,) = self._vision.pictures.packs([self], max_tokens=len(self._all_tokens()))
-        with self._vision.pictures.reading(lambda ref: self._data):
+        (pack,) = self._vision.images.packs([self], max_tokens=len(self._all_tokens()))
+        with self._vision.images.reading(lambda ref: self._data):
             logprobs_U = logprobs_of(pack).float().cpu()
         self._vision.forget()
         return float((logprobs_U[torch.from_numpy(pack.token_pair_M)] - self._expected).abs().mean())

@@ -51,8 +51,8 @@ class RankedTrainer:
         return self._trainer.vocabulary_size
 
     @property
-    def check_picture(self) -> StepCheck | None:
-        return self._trainer.check_picture
+    def check_screenshot(self) -> StepCheck | None:
+        return self._trainer.check_screenshot
 
     @property
     def revision(self) -> int:

@@ -18,7 +18,7 @@ from computerrl.learner.algorithms import TrainBatch, make_algorithm
 class ServedModel:
     """A `learner.contracts.Trainer` for `actor.engine: endpoint`."""
 
-    check_picture = None
+    check_screenshot = None
     skipped: frozenset[int] = frozenset()
     revision = 0
 

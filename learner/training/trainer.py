@@ -67,7 +67,7 @@ class Trainer:
         return self.policy.vocabulary_size
 
     @property
-    def check_picture(self) -> StepCheck | None:
+    def check_screenshot(self) -> StepCheck | None:
         return None if self.policy.vision is None else self.policy.vision.pictures.poison_of
 
     # --- training ----------------------------------------------------------------------------------------------------

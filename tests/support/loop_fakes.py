@@ -147,7 +147,7 @@ class FakeTrainer:
     """Its only weight counts optimizer steps; prepare is the real algorithm's."""
 
     vocabulary_size = 1 << 20
-    check_picture = None
+    check_screenshot = None
     skipped: frozenset[int] = frozenset()
 
     def __init__(self, config: RunConfig) -> None:

@@ -112,7 +112,7 @@ def test_trajectory_that_shows_no_picture_is_recorded_and_never_trained(tmp_path
         return "picture_missing" if step.action_text == "blind" else None
 
     bench.broker.fetch_group = without_picture  # type: ignore[method-assign]
-    monkeypatch.setattr(FakeTrainer, "check_picture", staticmethod(check))
+    monkeypatch.setattr(FakeTrainer, "check_screenshot", staticmethod(check))
     bench.run(bench.start())
     lines = read_json_lines(bench.folder.folder / "ledger.jsonl")
     assert {line["trajectory_id"]: line["outcome"] for line in lines}[bad] == "picture_missing"

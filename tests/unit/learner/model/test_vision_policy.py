@@ -132,8 +132,8 @@ def test_packs_share_a_prefix_while_tokens_and_pictures_are_the_same(folder: Pat
     assert same.num_nodes == num_all
     (apart,) = policy.packs([alone, other], max_tokens=4096)
     assert apart.num_nodes == 2 * num_all - num_before
-    assert apart.pictures is not None and len(apart.pictures.refs) == 2
-    np.testing.assert_array_equal(np.unique(apart.pictures.rows_V), np.arange(40))
+    assert apart.images is not None and len(apart.images.refs) == 2
+    np.testing.assert_array_equal(np.unique(apart.images.rows_V), np.arange(40))
     # Merged as if their pictures were one, both would get the log-probs of one of them.
     one, two = packed_logprobs(policy, [alone, other])
     assert (one - two).abs().max() > 1e-2
@@ -143,7 +143,7 @@ def test_packs_of_text_alone_are_those_of_a_text_model(folder: Path, tmp_path: P
     policy = load_policy(make_config(folder, tmp_path, top_layers=1))
     steps = [make_step([5, 6, i], [7, 8]) for i in range(4)]
     for found, expected in zip(policy.packs(steps, max_tokens=9), make_packs(steps, max_tokens=9), strict=True):
-        assert found.pictures is None
+        assert found.images is None
         np.testing.assert_array_equal(found.tokens_N, expected.tokens_N)
 
 
@@ -283,12 +283,12 @@ def test_bad_pictures_are_poison_at_the_intake_and_errors_in_training(folder: Pa
     for poison, steps in cases.items():
         for step in steps:
             (trajectory,) = make_group([(True, [good, step])]).trajectories
-            found = poison_of(trajectory, policy_version=0, vocabulary_size=1100, check_picture=trainer.check_picture)
+            found = poison_of(trajectory, policy_version=0, vocabulary_size=1100, check_screenshot=trainer.check_screenshot)
             assert found == poison, step.screenshot
             with pytest.raises(PictureError):
                 trainer.sft_step([good, step], 1e-3)
     (fine,) = make_group([(True, [good, make_step([5], [6])])]).trajectories
-    assert poison_of(fine, policy_version=0, vocabulary_size=1100, check_picture=trainer.check_picture) is None
+    assert poison_of(fine, policy_version=0, vocabulary_size=1100, check_screenshot=trainer.check_screenshot) is None
 
 
 def test_pool_keeps_where_screenshots_lie_for_a_model_that_takes_pictures() -> None:
