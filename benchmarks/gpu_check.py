@@ -28,7 +28,7 @@ from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.messages import TrajectoryGroup
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.learner.algorithms import PolicyAges
-from computerrl.learner.model.attention import Layout
+from computerrl.learner.model.attention import TrieLayout
 from computerrl.learner.model.attention_blocks import BlockLayout
 from computerrl.learner.model.attention_varlen import VarlenLayout
 from computerrl.learner.model.batching import Pack, make_packs
@@ -73,7 +73,9 @@ def weight_rows(*, num_gpus: int, rounds: int) -> list[dict[str, Any]]:
 # --- attention -----------------------------------------------------------------------------------------------------------
 
 
-def attention_rows(pack: Pack, *, device: str, fast: Callable[[Pack], Layout], dtype: torch.dtype = torch.bfloat16) -> list[Any]:
+def attention_rows(
+    pack: Pack, *, device: str, fast: Callable[[Pack], TrieLayout], dtype: torch.dtype = torch.bfloat16
+) -> list[Any]:
     """Layout ``fast`` in ``dtype`` and blocks in ``dtype``, both against blocks in float32."""
     rng = torch.Generator().manual_seed(0)
     shapes = [(count, pack.num_nodes, _HEAD_SIZE) for count in (_HEADS, _KV_HEADS, _KV_HEADS)]
@@ -95,7 +97,7 @@ def attention_rows(pack: Pack, *, device: str, fast: Callable[[Pack], Layout], d
     return [*rows, _row(name, statistics.median(own), "s", **more)]
 
 
-def _outputs(layout: Layout, inputs: Sequence[torch.Tensor], weights: torch.Tensor) -> list[torch.Tensor]:
+def _outputs(layout: TrieLayout, inputs: Sequence[torch.Tensor], weights: torch.Tensor) -> list[torch.Tensor]:
     """What attention gives, and the gradients of its inputs."""
     leaves = [tensor.detach().requires_grad_() for tensor in inputs]
     out = layout.attend(*leaves, scale=_HEAD_SIZE**-0.5)

@@ -17,7 +17,7 @@ from computerrl.common import log
 from computerrl.common.config import RunConfig
 from computerrl.common.messages import RolloutOrder
 from computerrl.common.run_files.recordings import recorded_seeds
-from computerrl.learner.accounts.accounts import Accounts
+from computerrl.learner.accounts.books import Books
 from computerrl.learner.accounts.reporter import Reporter
 from computerrl.learner.algorithms.base import WantsGuidance
 from computerrl.learner.checkpoints.checkpoint import Checkpoint
@@ -31,7 +31,7 @@ from computerrl.learner.phases.sft import SftWork
 from computerrl.learner.phases.versions import PolicyVersions
 from computerrl.learner.phases.work import Ended, NoWork, PhaseTimer, PhaseWork
 from computerrl.learner.recipe import orders, recipe
-from computerrl.learner.recipe.budget import Budget
+from computerrl.learner.recipe.budget import RunBudget
 from computerrl.learner.recipe.entropulse import PhaseMachine
 from computerrl.learner.recipe.lineage import Lineage
 from computerrl.learner.recipe.state import LoopState
@@ -58,12 +58,12 @@ class LearnerLoop:
             with_screenshots=around.trainer.check_screenshot is not None,
         )
         self._timer = PhaseTimer(state, around.clock)
-        self._budget = Budget(config, state, num_families=len(self._families))
+        self._budget = RunBudget(config, state, num_families=len(self._families))
         self._machine = PhaseMachine(config.learner.entropulse)
         self._versions = PolicyVersions(state, around, lineage=lineage)
-        self._accounts = Accounts.open(state, around, has_wandb=config.metrics.wandb)
-        self._saver = Saver(around, self._accounts, pools=self.pools, machine=self._machine)
-        self._reporter = Reporter(around, self._accounts, budget=self._budget, machine=self._machine)
+        self._books = Books.open(state, around, has_wandb=config.metrics.wandb)
+        self._saver = Saver(around, self._books, pools=self.pools, machine=self._machine)
+        self._reporter = Reporter(around, self._books, budget=self._budget, machine=self._machine)
         self._phase = recipe.NO_PHASE
         self._work: PhaseWork = NoWork()
 
@@ -168,7 +168,7 @@ class LearnerLoop:
     def close(self) -> None:
         """Finish the checkpoint being written and close the files."""
         self._around.checkpoints.close()
-        self._accounts.records.close()
+        self._books.records.close()
 
     # --- from phase to phase -----------------------------------------------------------------------------------------
 
@@ -196,7 +196,7 @@ class LearnerLoop:
         if phase.kind == "rl":
             self._machine.start_phase(after_sft=phase.name != "rl-1")
         for name in [plan.order_id for plan in phase.orders] or [phase.name]:
-            self._accounts.records.event("phase", phase=name, reason=reason, policy_version=state.policy_version)
+            self._books.records.event("phase", phase=name, reason=reason, policy_version=state.policy_version)
         log.get_logger().info("phase.entered", phase=phase.name, reason=reason, policy_version=state.policy_version)
         if phase.kind == "done":
             self._finish()
@@ -223,16 +223,16 @@ class LearnerLoop:
         )
 
     def _work_of(self, phase: recipe.Phase) -> PhaseWork:
-        config, around, accounts = self._config, self._around, self._accounts
+        config, around, books = self._config, self._around, self._books
         if phase.kind == "rollouts":
             demonstrations = self.pools.demonstrations
             return RolloutWork(
                 phase,
-                accounts,
-                tallies=RolloutTallies(phase, accounts, families=self._families, demonstrations=demonstrations),
+                books,
+                tallies=RolloutTallies(phase, books, families=self._families, demonstrations=demonstrations),
                 budget=self._budget,
                 timer=self._timer,
-                round_check=RoundCheck(around, accounts, versions=self._versions),
+                round_check=RoundCheck(around, books, versions=self._versions),
             )
         if phase.kind == "sft":
             sft_round = sft.make_round(
@@ -244,14 +244,14 @@ class LearnerLoop:
                 max_samples=self._budget.samples_of_round(),
             )
             rl_lr = config.learner.optimizer.lr
-            return SftWork(around, accounts, sft_round=sft_round, versions=self._versions, rl_lr=rl_lr)
+            return SftWork(around, books, sft_round=sft_round, versions=self._versions, rl_lr=rl_lr)
         if phase.kind == "rl":
             aids = Aids(config, self.state, families=self._families, broker=around.broker, pools=self.pools)
             return RlWork(
                 config,
                 around,
-                accounts,
-                updates=Updates(config, around, accounts, versions=self._versions, aids=aids, pools=self.pools),
+                books,
+                updates=Updates(config, around, books, versions=self._versions, aids=aids, pools=self.pools),
                 budget=self._budget,
                 machine=self._machine,
                 reporter=self._reporter,
@@ -261,7 +261,7 @@ class LearnerLoop:
 
     def _finish(self) -> None:
         """Take the groups that are left, write the summary."""
-        intake = self._accounts.intake
+        intake = self._books.intake
         while (group := intake.fetch()) is not None:
             intake.decide_all([group], "phase_closed")
         self._reporter.summary(families=self._families, num_restarts=len(self._versions.lineage.breaks))

@@ -14,12 +14,12 @@ from computerrl.common.clock import Clock
 from computerrl.common.messages import NoGroup, RolloutOrder, Status, Step, TrajectoryGroup
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.learner.algorithms.base import Algorithm, TrainBatch
-from computerrl.learner.checkpoints.checkpoint import CheckpointStore, Section
+from computerrl.learner.checkpoints.checkpoint import CheckpointStore, StagedSection
 from computerrl.learner.client import WeightSink
 from computerrl.learner.poison import StepCheck
 
 
-class Trainer(Protocol):
+class AnyTrainer(Protocol):
     """The part of `learner.training.trainer.Trainer` used here."""
 
     algorithm: Algorithm
@@ -54,7 +54,7 @@ class Trainer(Protocol):
 
     def set_reference(self) -> None: ...
 
-    def state_dict(self) -> dict[str, Any] | Section:
+    def state_dict(self) -> dict[str, Any] | StagedSection:
         """A section is a copy already; of plain tensors the checkpoint makes one."""
         ...
 
@@ -89,7 +89,7 @@ class Neighbours:
     """All that a conductor works with and does not make itself."""
 
     broker: Broker
-    trainer: Trainer
+    trainer: AnyTrainer
     weights: WeightSink
     folder: RunFolder
     checkpoints: CheckpointStore

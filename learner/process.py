@@ -43,7 +43,7 @@ from computerrl.learner.weights.files import WeightFiles
 from computerrl.learner.weights.sender import WeightSender
 
 if TYPE_CHECKING:
-    from computerrl.learner.contracts import Trainer
+    from computerrl.learner.contracts import AnyTrainer
 
 __all__ = ["LearnerLoop", "Neighbours", "run_learner"]
 
@@ -83,7 +83,7 @@ def run_learner(config: RunConfig, *, index: int, stop: StopToken) -> None:
     broker = BrokerClient(Client(address, keys=keys, sender=sender))
     server = Server(tcp_address(own_address(config.learner.bind_address), 0), keys=keys, sender=sender)
     try:
-        _Process(config, folder, broker, server, index=index, incarnation=incarnation, families=families, stop=stop).run()
+        _LearnerProcess(config, folder, broker, server, index=index, incarnation=incarnation, families=families, stop=stop).run()
     except PeerTimeout:
         if not stop.stopped:
             raise
@@ -92,7 +92,7 @@ def run_learner(config: RunConfig, *, index: int, stop: StopToken) -> None:
         done.set()
 
 
-class _Process:
+class _LearnerProcess:
     """One attempt at running the recipe."""
 
     def __init__(
@@ -156,7 +156,7 @@ class _Process:
         endpoint, folder = self._config.actor.endpoint, model_folder(self._config.model.name)
         with ExitStack() as stack:
             if endpoint is not None:
-                trainer: Trainer = ServedModel(self._config)
+                trainer: AnyTrainer = ServedModel(self._config)
                 device = "cpu"
             else:
                 path = self._folder.resolved_config
@@ -170,7 +170,7 @@ class _Process:
 
     def _train(
         self,
-        trainer: Trainer,
+        trainer: AnyTrainer,
         weights: WeightSender,
         checkpoints: CheckpointStore,
         checkpoint: Checkpoint | None,

@@ -6,9 +6,9 @@ from computerrl.common import log
 from computerrl.common.errors import ComputerRLError
 from computerrl.common.messages import Status
 from computerrl.learner.accounts import summary
-from computerrl.learner.accounts.accounts import Accounts
+from computerrl.learner.accounts.books import Books
 from computerrl.learner.contracts import Neighbours
-from computerrl.learner.recipe.budget import Budget
+from computerrl.learner.recipe.budget import RunBudget
 from computerrl.learner.recipe.entropulse import PhaseMachine
 
 STATUS_TIMEOUT_S = 5.0
@@ -18,18 +18,18 @@ STATUS_TIMEOUT_S = 5.0
 class Reporter:
     """Collects figures from the books, the broker and the budget. Decides nothing."""
 
-    def __init__(self, around: Neighbours, accounts: Accounts, *, budget: Budget, machine: PhaseMachine) -> None:
+    def __init__(self, around: Neighbours, books: Books, *, budget: RunBudget, machine: PhaseMachine) -> None:
         self._around = around
-        self._accounts = accounts
-        self._state = accounts.state
+        self._books = books
+        self._state = books.state
         self._budget = budget
         self._machine = machine
         self._gauges: dict[str, float] = {}
 
     def update(self, update: summary.Update) -> None:
         """Write the line of ``update``."""
-        state, records = self._state, self._accounts.records
-        fields = summary.update_fields(state, update, status=self._status(), ledger=self._accounts.ledger)
+        state, records = self._state, self._books.records
+        fields = summary.update_fields(state, update, status=self._status(), ledger=self._books.ledger)
         fields |= {"time_left_s": self._budget.time_left_s(), "entropy_ema": self._machine.entropy_ema}
         records.event("update", **fields)
         records.scalars(state.update, {f"learner/{name}": value for name, value in fields.items()})
@@ -43,13 +43,13 @@ class Reporter:
         """Write the summary of the run."""
         fields = summary.summary_fields(
             self._state,
-            self._accounts.ledger,
+            self._books.ledger,
             status=self._status(),
             num_rounds=self._machine.num_rounds,
             num_restarts=num_restarts,
             families=families,
         )
-        self._accounts.records.event("summary", **fields)
+        self._books.records.event("summary", **fields)
         log.get_logger().info("run.finished", **{name: fields[name] for name in summary.SUMMARY_LOGGED})
 
     def metrics(self) -> dict[str, float]:

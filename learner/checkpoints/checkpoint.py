@@ -44,7 +44,7 @@ _FORMAT = 2
 """Raised when the layout changes; another format is refused with a clear error."""
 
 
-class Section(Protocol):
+class StagedSection(Protocol):
     """Tensors that write themselves: copied already, and not all of them in this process."""
 
     def write(self, folder: Path, *, section: str) -> None:
@@ -83,7 +83,7 @@ class CheckpointStore:
 
     def save(
         self,
-        sections: Mapping[str, Mapping[str, torch.Tensor] | Section],
+        sections: Mapping[str, Mapping[str, torch.Tensor] | StagedSection],
         state: Mapping[str, Any],
         *,
         cursor: int,
@@ -145,7 +145,7 @@ class CheckpointStore:
     def _write(
         self,
         number: int,
-        sections: dict[str, dict[str, torch.Tensor] | Section],
+        sections: dict[str, dict[str, torch.Tensor] | StagedSection],
         text: str,
         cursor: int,
         sync_first: tuple[Path, ...],
@@ -370,7 +370,7 @@ def trainer_state(checkpoint: Checkpoint) -> Any:
     return found if isinstance(found, ShardFiles) else join_state(found, checkpoint.state[TRAINER])
 
 
-def _copies(section: Mapping[str, torch.Tensor] | Section) -> dict[str, torch.Tensor] | Section:
+def _copies(section: Mapping[str, torch.Tensor] | StagedSection) -> dict[str, torch.Tensor] | StagedSection:
     if isinstance(section, Mapping):
         return {name: _copy(tensor) for name, tensor in section.items()}
     return section

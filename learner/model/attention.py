@@ -1,6 +1,6 @@
-"""How attention sees a packed trie: each node its ancestors, by a layout that is made once per pack.
+"""Attention over a packed trie: each node attends to its ancestors, by a layout that is made once per pack.
 
-The attention is registered with transformers under the name `ATTENTION`, and a `Layout` takes the place of the attention mask,
+The attention is registered with transformers under the name `ATTENTION`. A `TrieLayout` takes the place of the attention mask,
 which decoder layers hand through untouched. `attention_varlen` is the layout for GPUs, `attention_blocks` for all else.
 
 Shape legend: N nodes, H query heads, G key/value heads, D head size.
@@ -23,7 +23,7 @@ ATTENTION = "computerrl_trie"
 
 
 @runtime_checkable
-class Layout(Protocol):
+class TrieLayout(Protocol):
     """What attention needs to know of a pack; shared by all layers and passes."""
 
     @property
@@ -36,7 +36,7 @@ class Layout(Protocol):
         ...
 
 
-def layout_of(pack: Pack, *, device: torch.device, dtype: torch.dtype, head_size: int) -> Layout:
+def layout_of(pack: Pack, *, device: torch.device, dtype: torch.dtype, head_size: int) -> TrieLayout:
     """The fastest one that can do it."""
     if kernel_serves(device, dtype, head_size):
         return VarlenLayout.of(pack, device=device)
@@ -48,14 +48,14 @@ def trie_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: Layout | None,
+    attention_mask: TrieLayout | None,
     scaling: float | None = None,
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """transformers' attention signature: query [1, H, N, D], key and value [1, G, N, D] -> [1, N, H, D]."""
-    if not isinstance(attention_mask, Layout):
-        raise TypeError(f"attention {ATTENTION!r} needs a Layout as mask, got {type(attention_mask).__name__}")
+    if not isinstance(attention_mask, TrieLayout):
+        raise TypeError(f"attention {ATTENTION!r} needs a TrieLayout as mask, got {type(attention_mask).__name__}")
     if sliding_window is not None and attention_mask.max_depth > sliding_window:
         raise ValueError(
             f"a sample of {attention_mask.max_depth} tokens is longer than the model's sliding window {sliding_window}; "

@@ -34,7 +34,7 @@ class LayoutBlock:
 
 @dataclass(frozen=True, slots=True)
 class BlockLayout:
-    """See `learner.model.attention.Layout`."""
+    """See `learner.model.attention.TrieLayout`."""
 
     blocks: tuple[LayoutBlock, ...]
     max_depth: int
@@ -53,7 +53,7 @@ class BlockLayout:
         return cls(tuple(blocks), int(np.max(pack.depth_N)) + 1)
 
     def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, scale: float) -> torch.Tensor:
-        """See `learner.model.attention.Layout`."""
+        """See `learner.model.attention.TrieLayout`."""
         out: torch.Tensor = _BlockAttention.apply(query, key, value, self, scale)
         return out
 

@@ -72,7 +72,7 @@ def torch_kernel(varlen_attn: Callable[..., Any]) -> Callable[..., torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class VarlenLayout:
-    """See `learner.model.attention.Layout`."""
+    """See `learner.model.attention.TrieLayout`."""
 
     key_nodes_K: torch.Tensor
     """int64: the nodes whose keys each run sees, run after run."""
@@ -111,7 +111,7 @@ class VarlenLayout:
         )
 
     def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, scale: float) -> torch.Tensor:
-        """See `learner.model.attention.Layout`."""
+        """See `learner.model.attention.TrieLayout`."""
         return self.kernel(
             query.transpose(0, 1).contiguous(),
             *_Gather.apply(key.transpose(0, 1), value.transpose(0, 1), self.key_nodes_K),

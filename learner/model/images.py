@@ -27,7 +27,7 @@ from computerrl.learner.poison import Poison
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class ImageGrid:
     """The pieces of an image, one a token."""
 
     height: int
@@ -38,7 +38,7 @@ class Grid:
         return self.height * self.width
 
 
-def rope_positions(depth_N: np.ndarray, end_N: np.ndarray, grids: Mapping[int, Grid]) -> np.ndarray:
+def rope_positions(depth_N: np.ndarray, end_N: np.ndarray, grids: Mapping[int, ImageGrid]) -> np.ndarray:
     """Positions for a rotary embedding with three rows (Qwen2-VL, arXiv 2409.12191): [3, N] int64, time, height and width.
 
     Text counts on by one in all rows. The pieces of an image count its rows and columns from where the text before it stopped,
@@ -56,7 +56,7 @@ def rope_positions(depth_N: np.ndarray, end_N: np.ndarray, grids: Mapping[int, G
     ahead_N = np.zeros(len(depth_N), dtype=np.int64)
     """What a node's position is beyond its depth; at most 0."""
     positions = np.empty((3, len(depth_N)), dtype=np.int64)
-    pieces: list[tuple[int, Grid]] = []
+    pieces: list[tuple[int, ImageGrid]] = []
     for node in sorted(grids):
         grid = grids[node]
         ahead_N[node + grid.num_tokens : end_N[node]] += max(grid.height, grid.width) - grid.num_tokens
@@ -89,7 +89,7 @@ class _Place:
 
     start: int
     ref: ScreenshotRef
-    grid: Grid
+    grid: ImageGrid
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class PromptImages:
         self._read = read
         self._processor = processor
         self._image_token = image_token
-        self._grids: dict[tuple[int, int], Grid] = {}
+        self._grids: dict[tuple[int, int], ImageGrid] = {}
         """(width, height) in pixels -> grid; a run has few sizes of screens."""
 
     # --- what may be trained on --------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class PromptImages:
         """Image tokens that the image takes. Raises `PictureError`."""
         return self._grid_of(ref).num_tokens
 
-    def _grid_of(self, ref: ScreenshotRef) -> Grid:
+    def _grid_of(self, ref: ScreenshotRef) -> ImageGrid:
         size = (ref.width, ref.height)
         if min(size) < 1 or ref.width * ref.height > _MAX_PIXELS:
             raise PictureError(f"no screen is {ref.width} x {ref.height}", mismatch=True)
@@ -165,12 +165,12 @@ class PromptImages:
         merge = int(self._processor.merge_size)
         return patches, (1, grid.height * merge, grid.width * merge)
 
-    def _patches(self, image: Image.Image) -> tuple[np.ndarray, Grid]:
+    def _patches(self, image: Image.Image) -> tuple[np.ndarray, ImageGrid]:
         found = self._processor(images=[image], return_tensors="np")
         ((time, height, width),) = np.asarray(found["image_grid_thw"]).tolist()
         assert time == 1
         merge = int(self._processor.merge_size)
-        return np.asarray(found["pixel_values"], dtype=np.float32), Grid(height // merge, width // merge)
+        return np.asarray(found["pixel_values"], dtype=np.float32), ImageGrid(height // merge, width // merge)
 
     def _decode(self, ref: ScreenshotRef) -> Image.Image:
         """``ref`` has a size that `_grid_of` has taken."""

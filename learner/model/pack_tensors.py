@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from computerrl.learner.model.attention import Layout, layout_of
+from computerrl.learner.model.attention import TrieLayout, layout_of
 from computerrl.learner.model.batching import Pack
 from computerrl.learner.model.transfers import to_device
 
@@ -27,7 +27,7 @@ class ImageTensors:
 class PackTensors:
     """Tensors of a `learner.model.batching.Pack`; made once, and kept when the pack is run more than once."""
 
-    layout: Layout
+    layout: TrieLayout
     tokens_N: torch.Tensor
     depth_N: torch.Tensor
     logit_nodes_Q: torch.Tensor

@@ -7,7 +7,7 @@ from computerrl.common.config import RunConfig
 from computerrl.common.messages import TrajectoryGroup
 from computerrl.common.run_files import requests
 from computerrl.learner.accounts import summary
-from computerrl.learner.accounts.accounts import Accounts
+from computerrl.learner.accounts.books import Books
 from computerrl.learner.accounts.reporter import Reporter
 from computerrl.learner.algorithms.base import Algorithm, SamplesDynamically
 from computerrl.learner.algorithms.contract import blaming
@@ -17,7 +17,7 @@ from computerrl.learner.phases.aids import Aids
 from computerrl.learner.phases.saver import Saver
 from computerrl.learner.phases.versions import PolicyVersions
 from computerrl.learner.phases.work import Ended, Tick
-from computerrl.learner.recipe.budget import Budget
+from computerrl.learner.recipe.budget import RunBudget
 from computerrl.learner.recipe.entropulse import PhaseMachine
 from computerrl.learner.recipe.pacing import Cut, Pacer
 from computerrl.learner.recipe.state import Tally
@@ -32,7 +32,7 @@ class Updates:
         self,
         config: RunConfig,
         around: Neighbours,
-        accounts: Accounts,
+        books: Books,
         *,
         versions: PolicyVersions,
         aids: Aids,
@@ -40,9 +40,9 @@ class Updates:
     ) -> None:
         self._learner = config.learner
         self._trainer = around.trainer
-        self._state = accounts.state
-        self._intake = accounts.intake
-        self._ledger = accounts.ledger
+        self._state = books.state
+        self._intake = books.intake
+        self._ledger = books.ledger
         self._versions = versions
         self._aids = aids
         self._successes = pools.successes
@@ -116,18 +116,18 @@ class RlWork:
         self,
         config: RunConfig,
         around: Neighbours,
-        accounts: Accounts,
+        books: Books,
         *,
         updates: Updates,
-        budget: Budget,
+        budget: RunBudget,
         machine: PhaseMachine,
         reporter: Reporter,
         saver: Saver,
     ) -> None:
         self._checkpoint_every = config.learner.checkpoint_every_updates
         self._folder = around.folder.folder
-        self._state = accounts.state
-        self._intake = accounts.intake
+        self._state = books.state
+        self._intake = books.intake
         self._updates = updates
         self._budget = budget
         self._machine = machine

@@ -10,14 +10,14 @@ from typing import Any
 from computerrl.common import log
 from computerrl.common.errors import ResumeError
 from computerrl.common.messages import TrajectoryGroup
-from computerrl.learner.accounts.accounts import Accounts
+from computerrl.learner.accounts.books import Books
 from computerrl.learner.accounts.ledger import Outcome
 from computerrl.learner.checkpoints.checkpoint import trainer_state
 from computerrl.learner.contracts import Neighbours
 from computerrl.learner.phases.versions import PolicyVersions
 from computerrl.learner.phases.work import Ended, PhaseTimer, Tick
 from computerrl.learner.recipe import orders, recipe
-from computerrl.learner.recipe.budget import Budget
+from computerrl.learner.recipe.budget import RunBudget
 from computerrl.learner.recipe.state import LoopState
 from computerrl.learner.supervised.pool import EpisodePool, keep_demonstration
 
@@ -25,13 +25,11 @@ from computerrl.learner.supervised.pool import EpisodePool, keep_demonstration
 class RolloutTallies:
     """Results of the orders of a phase: tallies, kept demonstrations, and the lines of evaluations that are complete."""
 
-    def __init__(
-        self, phase: recipe.Phase, accounts: Accounts, *, families: tuple[str, ...], demonstrations: EpisodePool
-    ) -> None:
+    def __init__(self, phase: recipe.Phase, books: Books, *, families: tuple[str, ...], demonstrations: EpisodePool) -> None:
         """``families``: those of the run. ``demonstrations``: the pool of successful ones."""
         self._orders = phase.orders
-        self._state = accounts.state
-        self._records = accounts.records
+        self._state = books.state
+        self._records = books.records
         self._families = families
         self._demonstrations = demonstrations
 
@@ -99,16 +97,16 @@ class RolloutWork:
     def __init__(
         self,
         phase: recipe.Phase,
-        accounts: Accounts,
+        books: Books,
         *,
         tallies: RolloutTallies,
-        budget: Budget,
+        budget: RunBudget,
         timer: PhaseTimer,
         round_check: RoundCheck,
     ) -> None:
         self._phase = phase
-        self._state = accounts.state
-        self._intake = accounts.intake
+        self._state = books.state
+        self._intake = books.intake
         self._tallies = tallies
         self._budget = budget
         self._timer = timer
@@ -148,10 +146,10 @@ class RolloutWork:
 class RoundCheck:
     """Compares the evaluations before and after an Entropulse round, and takes a harmful round back."""
 
-    def __init__(self, around: Neighbours, accounts: Accounts, *, versions: PolicyVersions) -> None:
+    def __init__(self, around: Neighbours, books: Books, *, versions: PolicyVersions) -> None:
         self._around = around
-        self._state: LoopState = accounts.state
-        self._records = accounts.records
+        self._state: LoopState = books.state
+        self._records = books.records
         self._versions = versions
 
     def decide(self, name: str) -> None:

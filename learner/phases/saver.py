@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from computerrl.learner.accounts.accounts import Accounts
+from computerrl.learner.accounts.books import Books
 from computerrl.learner.checkpoints.checkpoint import TRAINER, Checkpoint
 from computerrl.learner.contracts import Neighbours
 from computerrl.learner.recipe.entropulse import PhaseMachine
@@ -14,10 +14,10 @@ from computerrl.learner.supervised.pool import Pools, pack_run, unpack_run
 class Saver:
     """Saves and restores the books, the trainer and the pools as one."""
 
-    def __init__(self, around: Neighbours, accounts: Accounts, *, pools: Pools, machine: PhaseMachine) -> None:
+    def __init__(self, around: Neighbours, books: Books, *, pools: Pools, machine: PhaseMachine) -> None:
         self._around = around
         self._store = around.checkpoints
-        self._accounts = accounts
+        self._books = books
         self._pools = pools
         self._machine = machine
         self._saved_revision = -1
@@ -29,12 +29,12 @@ class Saver:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Put the trainer, the pools and the Entropulse trigger into the state that ``checkpoint`` holds."""
         self._around.trainer.load_state_dict(unpack_run(checkpoint, self._pools.stored()))
-        self._machine.restore(self._accounts.state.entropulse)
+        self._machine.restore(self._books.state.entropulse)
 
     def save(self, *, wait: bool = False) -> None:
         """Save everything as it is now; in the background unless ``wait``."""
-        state, records, trainer = self._accounts.state, self._accounts.records, self._around.trainer
-        self._accounts.note_in_state()
+        state, records, trainer = self._books.state, self._books.records, self._around.trainer
+        self._books.note_in_state()
         state.entropulse = self._machine.state()
         # Most phases end without a step of the optimizer since the last checkpoint, and wait for the next: a GB less to write.
         is_saved = trainer.revision == self._saved_revision and self._store.has_newest()

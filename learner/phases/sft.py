@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from computerrl.learner.accounts.accounts import Accounts
+from computerrl.learner.accounts.books import Books
 from computerrl.learner.contracts import Neighbours
 from computerrl.learner.phases.versions import PolicyVersions
 from computerrl.learner.phases.work import Ended, Tick
@@ -12,14 +12,12 @@ from computerrl.learner.supervised.sft import SftRound
 class SftWork:
     """Trains one round to its end; a learner that died begins the round anew."""
 
-    def __init__(
-        self, around: Neighbours, accounts: Accounts, *, sft_round: SftRound, versions: PolicyVersions, rl_lr: float
-    ) -> None:
+    def __init__(self, around: Neighbours, books: Books, *, sft_round: SftRound, versions: PolicyVersions, rl_lr: float) -> None:
         """``rl_lr``: learning rate of the RL updates that follow."""
         self._trainer = around.trainer
         self._clock = around.clock
-        self._state = accounts.state
-        self._records = accounts.records
+        self._state = books.state
+        self._records = books.records
         self._versions = versions
         self._round = sft_round
         self._rl_lr = rl_lr

@@ -10,7 +10,7 @@ from computerrl.learner.recipe import limits, recipe
 from computerrl.learner.recipe.state import LoopState
 
 
-class Budget:
+class RunBudget:
     """Answers from `limits` for one run. Changes the state in two places: planned evaluations, and the pace of the newest one."""
 
     def __init__(self, config: RunConfig, state: LoopState, *, num_families: int) -> None:

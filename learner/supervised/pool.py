@@ -23,7 +23,7 @@ from computerrl.common import log
 from computerrl.common.config import RunConfig
 from computerrl.common.errors import ResumeError
 from computerrl.common.messages import ScreenshotRef, Step, StepTiming, Trajectory
-from computerrl.learner.checkpoints.checkpoint import TRAINER, Checkpoint, Section, split_state, trainer_state
+from computerrl.learner.checkpoints.checkpoint import TRAINER, Checkpoint, StagedSection, split_state, trainer_state
 from computerrl.learner.objective.memory import Stored
 from computerrl.learner.recipe import recipe
 
@@ -31,7 +31,7 @@ _NO_TIMING = StepTiming(generate_s=0.0, desktop_s=0.0, settle_s=0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Episode:
+class KeptEpisode:
     """What is kept of one trajectory."""
 
     family: str
@@ -50,7 +50,7 @@ class EpisodePool:
         self._seed = seed
         self._with_screenshots = with_screenshots
         self._max_per_family = max_per_family
-        self._episodes: dict[str, list[Episode]] = {}
+        self._episodes: dict[str, list[KeptEpisode]] = {}
         self._num_seen: dict[str, int] = {}
 
     def add(self, trajectory: Trajectory) -> None:
@@ -61,7 +61,7 @@ class EpisodePool:
         family = trajectory.task.family
         kept = self._episodes.setdefault(family, [])
         seen = self._num_seen[family] = self._num_seen.get(family, 0) + 1
-        episode = Episode(family, trajectory.task.task_id, trajectory.trajectory_id, steps)
+        episode = KeptEpisode(family, trajectory.task.task_id, trajectory.trajectory_id, steps)
         if len(kept) < self._max_per_family:
             kept.append(episode)
             return
@@ -88,14 +88,14 @@ class EpisodePool:
         salt: str,
         families: Mapping[str, float] | None = None,
         fill_from: EpisodePool | None = None,
-    ) -> list[Episode]:
+    ) -> list[KeptEpisode]:
         """At most ``per_task`` episodes of each task instance, families in turn, until ``max_steps`` steps are reached.
 
         ``families``: of these alone, those of lower values first. Equal ones are in random order, as all are without: where the
         steps are not enough for all, none is always left out. Families that have fewer episodes than others are filled with those
         of ``fill_from``, again and again if need be.
         """
-        chosen: list[Episode] = []
+        chosen: list[KeptEpisode] = []
         num_steps = 0
         queues = self._queues(per_task=per_task, salt=salt)
         if fill_from is not None:
@@ -111,9 +111,9 @@ class EpisodePool:
             num_steps += len(episode.steps)
         return chosen
 
-    def _queues(self, *, per_task: int, salt: str) -> dict[str, list[Episode]]:
+    def _queues(self, *, per_task: int, salt: str) -> dict[str, list[KeptEpisode]]:
         """Family -> its episodes as they are drawn."""
-        queues: dict[str, list[Episode]] = {}
+        queues: dict[str, list[KeptEpisode]] = {}
         for family, episodes in self._episodes.items():
             shuffled = list(episodes)
             random.Random(f"{self._seed}:{salt}:{family}").shuffle(shuffled)
@@ -153,7 +153,7 @@ class EpisodePool:
         self._num_seen = dict(rest["num_seen"])
         for (family, task_id, trajectory_id), length in zip(rest["names"], arrays["episode_lengths"], strict=True):
             steps = tuple(_bare_step(next(prompts), next(actions), _screenshot(next(refs))) for _ in range(int(length)))
-            self._episodes.setdefault(family, []).append(Episode(family, task_id, trajectory_id, steps))
+            self._episodes.setdefault(family, []).append(KeptEpisode(family, task_id, trajectory_id, steps))
 
 
 def keep_demonstration(trajectory: Trajectory, pool: EpisodePool) -> None:
@@ -201,7 +201,7 @@ class Pools:
         return pools if self.memory is None else {**pools, "memory": self.memory}
 
 
-def _filled(queues: Mapping[str, list[Episode]], more: Mapping[str, list[Episode]]) -> dict[str, list[Episode]]:
+def _filled(queues: Mapping[str, list[KeptEpisode]], more: Mapping[str, list[KeptEpisode]]) -> dict[str, list[KeptEpisode]]:
     """``queues`` with every family of ``more`` made as long as the longest."""
     length = max(map(len, queues.values()), default=0)
     filled = dict(queues)
@@ -211,18 +211,18 @@ def _filled(queues: Mapping[str, list[Episode]], more: Mapping[str, list[Episode
     return filled
 
 
-def _in_turn(queues: Sequence[Sequence[Episode]]) -> Iterator[Episode]:
+def _in_turn(queues: Sequence[Sequence[KeptEpisode]]) -> Iterator[KeptEpisode]:
     for place in range(max(map(len, queues), default=0)):
         yield from (queue[place] for queue in queues if place < len(queue))
 
 
-def digest(episodes: Sequence[Episode]) -> str:
+def digest(episodes: Sequence[KeptEpisode]) -> str:
     """Identifies what an SFT round trained on."""
     joined = "\n".join(sorted(episode.trajectory_id for episode in episodes))
     return hashlib.blake2b(joined.encode(), digest_size=8).hexdigest()
 
 
-def make_batches(episodes: Sequence[Episode], *, batch_size: int, epochs: int, seed: str) -> list[list[Step]]:
+def make_batches(episodes: Sequence[KeptEpisode], *, batch_size: int, epochs: int, seed: str) -> list[list[Step]]:
     """Minibatches of about ``batch_size`` steps over ``epochs`` passes.
 
     Minibatches of a pass are about equally large: a small one would be an optimizer step as long as the others, decided by few
@@ -253,10 +253,10 @@ def make_batches(episodes: Sequence[Episode], *, batch_size: int, epochs: int, s
 
 
 def pack_run(
-    loop: dict[str, Any], trainer: Mapping[str, Any] | Section | None, pools: Mapping[str, Stored]
-) -> tuple[dict[str, dict[str, torch.Tensor] | Section], dict[str, Any]]:
+    loop: dict[str, Any], trainer: Mapping[str, Any] | StagedSection | None, pools: Mapping[str, Stored]
+) -> tuple[dict[str, dict[str, torch.Tensor] | StagedSection], dict[str, Any]]:
     """(tensor sections, JSON-ready rest) of a checkpoint: loop state, trainer state, pools. Without the trainer's: None."""
-    sections: dict[str, dict[str, torch.Tensor] | Section] = {}
+    sections: dict[str, dict[str, torch.Tensor] | StagedSection] = {}
     tree: dict[str, Any] = {"loop": loop, TRAINER: None}
     if isinstance(trainer, Mapping):
         sections[TRAINER], tree[TRAINER] = split_state(trainer)

@@ -18,15 +18,15 @@ from computerrl.common.messages import Step
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.learner.checkpoints.checkpoint import newest_checkpoint, read_checkpoint
 from computerrl.learner.recipe import recipe
-from computerrl.learner.supervised.pool import Episode, EpisodePool, digest, make_batches
+from computerrl.learner.supervised.pool import EpisodePool, KeptEpisode, digest, make_batches
 
 _POOL = "successes"
 
 
-def episodes_of_specialists(config: RunConfig) -> list[Episode]:
+def episodes_of_specialists(config: RunConfig) -> list[KeptEpisode]:
     """At most `recipe.specialist_episodes` of each family from each of `recipe.specialists`, at random. Raises `ResumeError`."""
     recipe = config.learner.recipe
-    chosen: list[Episode] = []
+    chosen: list[KeptEpisode] = []
     for run in recipe.specialists:
         episodes = _drawn(Path(run), seed=config.seed, per_family=recipe.specialist_episodes)
         log.get_logger().info("specialist.read", run=run, episodes=len(episodes))
@@ -34,11 +34,11 @@ def episodes_of_specialists(config: RunConfig) -> list[Episode]:
     return chosen
 
 
-def _drawn(run: Path, *, seed: int, per_family: int) -> list[Episode]:
+def _drawn(run: Path, *, seed: int, per_family: int) -> list[KeptEpisode]:
     checkpoint = read_checkpoint(newest_checkpoint(RunFolder(run).checkpoints))
     pool = EpisodePool(seed=seed, max_per_family=per_family)
     pool.restore({name: tensor.numpy() for name, tensor in checkpoint.sections[_POOL].items()}, checkpoint.state[_POOL])
-    of_family: dict[str, list[Episode]] = defaultdict(list)
+    of_family: dict[str, list[KeptEpisode]] = defaultdict(list)
     for episode in pool.draw(per_task=1, max_steps=None, salt=str(run)):
         of_family[episode.family].append(episode)
     chance = random.Random(f"{seed}:{run}")

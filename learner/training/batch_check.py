@@ -19,12 +19,12 @@ from computerrl.learner.algorithms.step_table import acts_the_same
 from computerrl.learner.objective.ages import PolicyAges
 
 if TYPE_CHECKING:
-    from computerrl.learner.contracts import Trainer
+    from computerrl.learner.contracts import AnyTrainer
 
 _HINT = "make the batch with StepTable.of(..., came=groups), or correct its step_S and replayed_S"
 
 
-def make_batch(trainer: Trainer, groups: Sequence[TrajectoryGroup], *, ages: PolicyAges, age_bound: float) -> TrainBatch:
+def make_batch(trainer: AnyTrainer, groups: Sequence[TrajectoryGroup], *, ages: PolicyAges, age_bound: float) -> TrainBatch:
     """The batch that the algorithm of ``trainer`` makes of ``groups``. Raises `ConfigError` when the algorithm fails or its batch
     is wrong."""
     algorithm = trainer.algorithm

@@ -31,7 +31,7 @@ from computerrl.learner.training.totals import Totals
 
 
 @dataclass(slots=True)
-class Pass:
+class PackPass:
     """One pack and what is kept of it between the passes of an update."""
 
     pack: Pack
@@ -62,7 +62,7 @@ class Passes:
         self._ranks = ranks
         self._max_pack_tokens = max_pack_tokens
 
-    def of_batch(self, batch: TrainBatch, members: list[int]) -> list[Pass]:
+    def of_batch(self, batch: TrainBatch, members: list[int]) -> list[PackPass]:
         """This rank's passes over the steps ``members`` of ``batch``."""
         packs = self._policy.packs(
             [batch.samples[i] for i in members],
@@ -79,7 +79,7 @@ class Passes:
             owners = batch.trajectory_S[chosen].astype(np.int64)
             of_tokens = to_device({"trajectory_M": np.repeat(owners, lengths)}, self._policy.device)
             tensors, present = self._policy.tensors(pack), frozenset(owners.tolist())
-            passes.append(Pass(pack, loss_batch, tensors, num_own, trajectories=present, idle=idle, **of_tokens))
+            passes.append(PackPass(pack, loss_batch, tensors, num_own, trajectories=present, idle=idle, **of_tokens))
         return passes
 
     def look(self, batch: TrainBatch, *, with_scores: bool) -> FirstLook:
@@ -119,7 +119,7 @@ class Passes:
             self._policy.weights.clear_gradients()
         return norms_T
 
-    def fill_in(self, minibatches: Sequence[Sequence[Pass]], *, reference: Mapping[str, torch.Tensor]) -> None:
+    def fill_in(self, minibatches: Sequence[Sequence[PackPass]], *, reference: Mapping[str, torch.Tensor]) -> None:
         """Do the extra forward passes that the algorithm needs. In the first minibatch the weights are still those of the
         start of the update, so its own training pass gives the proximal log-probs; a first look has seen those of all."""
         if "reference_logprobs" in self._algorithm.needs:
@@ -132,13 +132,13 @@ class Passes:
                     seen_M = item.batch.start_logprobs_M
                     item.proximal_logprobs_M = self.logprobs(item) if seen_M is None else seen_M
 
-    def logprobs(self, item: Pass) -> torch.Tensor:
+    def logprobs(self, item: PackPass) -> torch.Tensor:
         """[M] log-probs of the pass's action tokens; the output of frozen layers is kept for the passes that follow."""
         if item.hidden is None:
             item.hidden = self._policy.frozen_hidden(item.pack, item.tensors)
         return _logprobs_of(self._forward(item), item.tensors)
 
-    def accumulate(self, item: Pass, *, scale: float, totals: Totals, samples: EffectiveSamples) -> SeenPass | None:
+    def accumulate(self, item: PackPass, *, scale: float, totals: Totals, samples: EffectiveSamples) -> SeenPass | None:
         """Forward and backward pass with ``scale`` times the algorithm's loss. The loss in the result is not scaled; None when
         idle."""
         outputs = self._forward(item)
@@ -193,12 +193,12 @@ class Passes:
                 totals.add("entropy", _of_tokens(outputs.entropy_Q, tensors).sum(), len(logprobs_M))
         return seen
 
-    def _forward(self, item: Pass) -> PackOutputs:
+    def _forward(self, item: PackPass) -> PackOutputs:
         temperature = self._algorithm.temperature
         return self._policy.forward(item.pack, temperature=temperature, tensors=item.tensors, hidden=item.hidden)
 
 
-def _flat(minibatches: Iterable[Sequence[Pass]]) -> Iterable[Pass]:
+def _flat(minibatches: Iterable[Sequence[PackPass]]) -> Iterable[PackPass]:
     return (item for passes in minibatches for item in passes)
 
 

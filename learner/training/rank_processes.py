@@ -29,7 +29,7 @@ from computerrl.common.wire.addresses import interface_of, own_address, split_ad
 from computerrl.learner.client import serve_store
 
 if TYPE_CHECKING:
-    from computerrl.learner.contracts import Trainer
+    from computerrl.learner.contracts import AnyTrainer
     from computerrl.learner.model.policy import Policy
     from computerrl.learner.model.ranks import RankGroup
 
@@ -101,7 +101,7 @@ class _Followers:
 
 
 @contextlib.contextmanager
-def open_trainer(config: RunConfig, *, config_path: Path, index: int = 0) -> Iterator[tuple[Trainer, Policy]]:
+def open_trainer(config: RunConfig, *, config_path: Path, index: int = 0) -> Iterator[tuple[AnyTrainer, Policy]]:
     """The trainer that the conductor uses, on as many ranks as configured, and rank 0's policy. Followers end with the block.
 
     ``config_path``: a file from which followers read the same ``config``. Raises `ConfigError` when torchrun's number of
@@ -109,12 +109,12 @@ def open_trainer(config: RunConfig, *, config_path: Path, index: int = 0) -> Ite
     """
     with gc_paused():
         from computerrl.learner.model.policy import load_policy
-        from computerrl.learner.training.trainer import Trainer as WholeTrainer
+        from computerrl.learner.training.trainer import Trainer
 
     if config.learner.num_ranks == 1 and "RANK" not in os.environ:
         with gc_paused():
             policy = load_policy(config)
-            alone = WholeTrainer(config, policy)
+            alone = Trainer(config, policy)
         yield alone, policy
         return
     from computerrl.learner.training.ranked_trainer import RankedTrainer
@@ -160,13 +160,13 @@ def _make(config: RunConfig, store: Any, *, rank: int) -> tuple[RankGroup, Any]:
         from computerrl.learner.model.policy import choose_device
         from computerrl.learner.model.ranks import RankGroup
         from computerrl.learner.model.sharding import load_sharded_policy
-        from computerrl.learner.training.trainer import Trainer as WholeTrainer
+        from computerrl.learner.training.trainer import Trainer
 
     device = choose_device(config.learner.device)
     ranks = RankGroup(
         store, rank=rank, num_ranks=config.learner.num_ranks, device=device, timeout_s=config.learner.rank_timeout_s
     )
-    return ranks, WholeTrainer(config, load_sharded_policy(config, ranks), ranks=ranks)
+    return ranks, Trainer(config, load_sharded_policy(config, ranks), ranks=ranks)
 
 
 def _start(followers: _Followers, config: RunConfig, config_path: Path, index: int) -> Any:

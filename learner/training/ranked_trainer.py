@@ -1,4 +1,4 @@
-"""One trainer on several ranks: `learner.contracts.Trainer` for the conductor, who does not know, and the followers' loop.
+"""One trainer on several ranks: `learner.contracts.AnyTrainer` for the conductor, who does not know, and the followers' loop.
 
 Every method is a call that all ranks do at the same time, each with its own `learner.training.trainer.Trainer`. What a batch
 holds travels whole, since every rank packs it anew and takes its share; no rank but the first ever sees the broker, a
@@ -25,7 +25,7 @@ from computerrl.common.errors import RankLost
 from computerrl.common.messages import Step, TaskRef, Trajectory
 from computerrl.common.wire.codec import decode, encode
 from computerrl.learner.algorithms.base import PER_TOKEN, Algorithm, Refines, TrainBatch
-from computerrl.learner.checkpoints.checkpoint import Section
+from computerrl.learner.checkpoints.checkpoint import StagedSection
 from computerrl.learner.checkpoints.shards import ShardFiles, StagedShards
 from computerrl.learner.model.ranks import END, RankGroup, SharedState, arrays_from_bytes, arrays_to_bytes
 from computerrl.learner.objective.ages import PolicyAges
@@ -84,7 +84,7 @@ class RankedTrainer:
         self._ranks.call("set_reference")
         self._trainer.set_reference()
 
-    def state_dict(self) -> Section:
+    def state_dict(self) -> StagedSection:
         """Every rank has copied its slices when this returns, and writes them itself when rank 0 writes the section."""
         number = self._num_copies
         self._num_copies += 1
@@ -151,7 +151,7 @@ def _staged(trainer: Trainer, ranks: RankGroup) -> StagedShards:
 
 
 class _RankedSection:
-    """`learner.checkpoints.checkpoint.Section`: rank 0 names the folder, all write, rank 0 waits for all."""
+    """`learner.checkpoints.checkpoint.StagedSection`: rank 0 names the folder, all write, rank 0 waits for all."""
 
     def __init__(self, own: StagedShards, ranks: RankGroup, number: int) -> None:
         self._own = own

@@ -16,7 +16,7 @@ from computerrl.learner.algorithms import TrainBatch, make_algorithm
 
 
 class ServedModel:
-    """A `learner.contracts.Trainer` for `actor.engine: endpoint`."""
+    """A `learner.contracts.AnyTrainer` for `actor.engine: endpoint`."""
 
     check_screenshot = None
     skipped: frozenset[int] = frozenset()

@@ -38,7 +38,7 @@ _HEAD = "value_head/"
 
 
 class Trainer:
-    """A policy, its algorithm and its optimizer. See `learner.contracts.Trainer`."""
+    """A policy, its algorithm and its optimizer. See `learner.contracts.AnyTrainer`."""
 
     def __init__(self, config: RunConfig, policy: Policy, *, ranks: Ranks = SOLO) -> None:
         """``ranks``: the processes that share the work; ``policy`` must lie over the same."""

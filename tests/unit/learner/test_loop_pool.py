@@ -15,7 +15,7 @@ from computerrl.launch.plan.machine import inspect_machine
 from computerrl.launch.run.preflight import check_specialists
 from computerrl.learner.checkpoints.checkpoint import CheckpointStore
 from computerrl.learner.recipe.recipe import first_phase, phase_after, rl_phase
-from computerrl.learner.supervised.pool import Episode, EpisodePool, digest, make_batches, pack_run
+from computerrl.learner.supervised.pool import EpisodePool, KeptEpisode, digest, make_batches, pack_run
 from computerrl.learner.supervised.sft import make_round
 from tests.support.loop_fakes import FakeBroker, make_config, make_step
 
@@ -34,7 +34,7 @@ def filled(num_groups: int, *, max_per_family: int = 1000) -> EpisodePool:
     return pool
 
 
-def assert_in_turn(episodes: Sequence[Episode]) -> None:
+def assert_in_turn(episodes: Sequence[KeptEpisode]) -> None:
     families = [episode.family for episode in episodes]
     assert {*families[:2]} == {"a", "b"} and families == families[:2] * (len(families) // 2)
 

@@ -19,7 +19,7 @@ from computerrl.env_server.client import read_screenshot
 from computerrl.learner.checkpoints.checkpoint import CheckpointStore
 from computerrl.learner.checkpoints.export import export_model
 from computerrl.learner.model.batching import make_packs
-from computerrl.learner.model.images import Grid, rope_positions
+from computerrl.learner.model.images import ImageGrid, rope_positions
 from computerrl.learner.model.policy import Policy, load_policy
 from computerrl.learner.poison import poison_of
 from computerrl.learner.supervised.pool import EpisodePool, pack_run
@@ -73,7 +73,7 @@ def mixed_steps(screens: Screens) -> list[Step]:
 
 def test_rope_positions_of_a_sequence_are_transformers(folder: Path) -> None:
     model = own_model(folder)
-    grids = [Grid(4, 5), Grid(4, 2), Grid(1, 1)]
+    grids = [ImageGrid(4, 5), ImageGrid(4, 2), ImageGrid(1, 1)]
     tokens, types, first = [5, 6, 7], [0, 0, 0], {}
     for grid in grids:
         first[len(tokens)] = grid

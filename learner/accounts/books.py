@@ -12,7 +12,7 @@ from computerrl.learner.recipe.state import LoopState
 
 
 @dataclass(frozen=True, slots=True)
-class Accounts:
+class Books:
     """See the module's docstring."""
 
     state: LoopState
@@ -21,7 +21,7 @@ class Accounts:
     intake: Intake
 
     @classmethod
-    def open(cls, state: LoopState, around: Neighbours, *, has_wandb: bool) -> Accounts:
+    def open(cls, state: LoopState, around: Neighbours, *, has_wandb: bool) -> Books:
         """Continue the files and the counters where ``state`` left them."""
         records = Records(around.folder, positions=state.positions, has_wandb=has_wandb)
         ledger = Ledger(records.ledger_line)
