@@ -1,7 +1,7 @@
-"""The table of algorithms, and all that a new one needs: `from computerrl.learner.algorithms import GRPO, Algorithm, TrainBatch`.
+"""The table of algorithms, and everything that a new one imports: `from computerrl.learner.algorithms import GRPO, Algorithm`.
 
 A new algorithm is one file here (or in another package, see `make_algorithm`), one line in `ALGORITHMS`, one config and one
-numeric test; the trainer, the loop, the broker and the actors do not know which one runs.
+numeric test. The trainer, the conductor, the broker and the actors do not know which algorithm runs.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""AdaGRPO: shorter successes earn more, and earlier successes come back (MobileRL, arXiv 2509.18119, section 2.3).
+"""AdaGRPO: shorter successes earn more, and earlier successes are replayed (MobileRL, arXiv 2509.18119, section 2.3).
 
-Shortest-path adjustment: a success of T steps earns 1 - alpha (T - T_min) / T, where T_min is the shortest success of its group
-(of those that came, not of the memory's). Positive replay: a share gamma of the rollouts that a group trains on are successes out
-of a memory of the ``memory_size`` shortest of each task: q = gamma * memory + (1 - gamma) * fresh. Failure curriculum:
+Shortest-path adjustment: a success of T steps earns 1 - alpha (T - T_min) / T, where T_min is the length of the shortest success
+of its group (among fresh rollouts). Positive replay: a share gamma of the rollouts that a group trains on comes from a memory of
+the ``memory_size`` shortest successes of each task: q = gamma * memory + (1 - gamma) * fresh. Failure curriculum:
 `tasks.curriculum.name: cool_down`.
 
-Ours: alpha, gamma and the size of the memory are not published; a task's memory is its family's; successes join a group in which
-some rollout failed, drawn at random, before advantages are made; the decoupled correction of `grpo`. For an old success that
-correction is bounded and taken token by token from the stored log-probs: it does not know that states have become rarer since.
+Ours: alpha, gamma and the size of the memory are not published. A task's memory is its family's. Stored successes, drawn at
+random, join a group in which some rollout failed, before advantages are computed. The correction is the decoupled one of `grpo`;
+for an old success it is bounded and applied token by token, so it does not account for states that have become rarer since.
 """
 
 from __future__ import annotations

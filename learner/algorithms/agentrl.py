@@ -1,11 +1,11 @@
-"""AgentRL: advantages normalised for each task family, so that none drowns the others (arXiv 2510.04206, section 3.3).
+"""AgentRL: advantages are normalised within each task family, so that no family dominates (arXiv 2510.04206, section 3.3).
 
-A' = (A - mean) / (std + delta), mean and deviation over all token advantages of the family in the batch; A is that of the group.
-An episode that ended abnormally loses ``abnormal_penalty``. G 8, sampling temperature 0.8.
+A' = (A - mean) / (std + delta), with mean and deviation over all token advantages of the family in the batch; A is the group's
+advantage. An episode that ended abnormally loses ``abnormal_penalty``. G 8, sampling temperature 0.8.
 
-Ours: a family is the paper's task; groups without a signal stay out of mean and deviation and do not train, else the shift would
-train them on nothing; abnormal ends are those by a limit. Cross-policy sampling is the actors' part
-(`actor.older_policy_every`): each token names the version that sampled it, which is all that the decoupled correction reads.
+Ours: a family is the paper's task. Groups without a signal are left out of mean and deviation and do not train; else the shift
+alone would train them. Abnormal ends are those by a limit. Cross-policy sampling is done by the actors
+(`actor.older_policy_every`): each token carries the version that sampled it, and the decoupled correction reads nothing else.
 """
 
 from __future__ import annotations

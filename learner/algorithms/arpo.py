@@ -1,14 +1,14 @@
 """ARPO: a group that failed gets one of the task's earlier successes (arXiv 2505.16282, section 3.3).
 
 The last ``memory_size`` successful rollouts of each task are kept. When the rewards of a group hardly differ and are low (std
-below ``replay_std``, mean below ``replay_mean``), one of its rollouts gives way to a stored success before advantages are made,
+below ``replay_std``, mean below ``replay_mean``), a stored success replaces one of its rollouts before advantages are computed,
 so that the group has a signal. Clip 0.2 and 0.3, no KL.
 
-Ours: a task's memory is its family's; the success is drawn at random among those kept (by the run's seed and the version); a
-rollout that failed gives way, the last one; steps in place of whole trajectories and the decoupled correction of `grpo`. For an
-old success that correction is bounded and taken token by token from the stored log-probs: it does not know that states have
-become rarer since. The release differs: dual clip 3 (`dual_clip`), a mean over tokens, the success takes the first place, and its
-log-probs are made anew, so that nothing corrects its age.
+Ours: a task's memory is its family's. The success is drawn at random from the memory (seeded by the run's seed and the number of
+the update). It replaces the last rollout that failed. Samples are steps, not whole trajectories. The correction is the decoupled
+one of `grpo`; for an old success it is bounded and applied token by token, so it does not account for states that have become
+rarer since. The release differs: dual clip 3 (`dual_clip`), a mean over tokens, the success takes the first place, and its
+log-probs are recomputed, so that nothing corrects its age.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What a learner algorithm is: what it is given, what it gives back, and the options it may have. `Algorithm` is all that one
-needs; each other protocol is a part of the trainer's work that an algorithm may take over.
+"""The interface of learner algorithms: their inputs, their outputs, and their options. `Algorithm` is all that one needs; each
+other protocol is a part of the trainer's work that an algorithm may take over.
 
 This module and the algorithms' own modules import torch only inside `Algorithm.loss`, so that a configuration is checked in
 milliseconds.
@@ -26,60 +26,61 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 StepKey = tuple[str, int]
-"""Identity of a step: the id of its trajectory, and its place in that as it came, from 0. An algorithm may copy steps, so the
-address of an object identifies nothing."""
+"""Identity of a step: the id of its trajectory, and its place in the trajectory as the broker delivered it, from 0. An algorithm
+may copy steps, so the address of an object identifies nothing."""
 LeftOut = Literal["no_signal", "not_chosen", "too_sure"]
 """Reasons for which an algorithm leaves a step out: see `learner.accounts.ledger.Outcome`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainBatch:
-    """One update's worth of work, made by `Algorithm.prepare` and read by the trainer and `Algorithm.loss`.
+    """The steps of one update, made by `Algorithm.prepare` and read by the trainer and `Algorithm.loss`.
 
-    Only steps that can change the weights are in ``samples``; the others are already accounted for in
-    ``token_weight_S`` (they keep their place in baselines and denominators) and in ``metrics``.
+    Only steps that can change the weights are in ``samples``. The others are already accounted for in ``token_weight_S`` (they
+    keep their place in baselines and denominators) and in ``metrics``.
     """
 
     samples: tuple[Step, ...]
-    """[S]"""
+    """[S] the steps to train on."""
     trajectory_S: np.ndarray
-    """int; whose step it is, an index into ``trajectory_ids``."""
+    """int; trajectory of each step, an index into ``trajectory_ids``."""
     group_S: np.ndarray
-    """int; steps of one group share prompts, so they are packed together and never split over minibatches."""
+    """int; group of each step. Steps of one group share prompts, so they are packed together and never split over minibatches."""
     reward_S: np.ndarray
-    """float32; what the step earned, for `Refines.refine`."""
+    """float32; reward of each step, for `Refines.refine`."""
     advantage_S: np.ndarray
-    """float32; of all tokens of the step, unless ``token_advantages`` says more."""
+    """float32; advantage of all tokens of the step, unless ``token_advantages`` gives one for each token."""
     token_weight_S: np.ndarray
-    """float32; what each token of the step counts: loss = - sum over tokens of weight * term."""
+    """float32; weight of each token of the step: loss = - sum over tokens of weight * term."""
     ages: PolicyAges
     """Ages for the weights being trained, as `Algorithm.prepare` was given them."""
     replayed_S: np.ndarray
-    """bool; out of the algorithm's memory: trained once already, and not bound by `learner.max_age`."""
+    """bool; True for steps out of the algorithm's memory, which were trained before and are not bound by `learner.max_age`."""
     step_S: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """int; place of the step in its trajectory as that came, from 0. See `step_keys`."""
+    """int; place of the step in its trajectory as the broker delivered it, from 0. See `step_keys`."""
     trajectory_ids: tuple[str, ...] = ()
-    """Of all trajectories that the batch was made of."""
+    """Ids of all trajectories that the batch was made of."""
     not_chosen: frozenset[str] = frozenset()
     """Ids of trajectories that came and that the algorithm left out as a whole."""
     left_out: Mapping[StepKey, LeftOut] = field(default_factory=dict)
     """Steps of the other trajectories that came and that the algorithm left out, each with the reason. A step within the age
     bound that is neither here nor in ``samples`` counts as `not_chosen`."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """What is known before any forward pass."""
+    """Figures that are known before any forward pass."""
     token_advantages: tuple[np.ndarray, ...] | None = None
-    """[S] float32 of each action token."""
+    """[S] float32 arrays: advantage of each action token."""
     value_targets: tuple[np.ndarray, ...] | None = None
-    """[S] float32 of each action token, NaN where the value function has none; made by `Refines.refine`."""
+    """[S] float32 arrays: value target of each action token, NaN for tokens without one; made by `Refines.refine`."""
     start_logprobs: tuple[np.ndarray, ...] | None = None
-    """[S] float32 of each action token by the weights at the start of the update, where a first look has seen them."""
+    """[S] float32 arrays: log-prob of each action token under the weights at the start of the update, after a first look."""
     left_out_nll: float = 0.0
-    """Sum of -log pi_b over the action tokens that are not computed: their share of the entropy, estimated."""
+    """Sum of -log pi_b over the action tokens that are not computed: an estimate of their share of the entropy."""
     left_out_tokens: int = 0
+    """Number of these tokens."""
     demonstrated: tuple[Step, ...] = ()
-    """Steps of demonstrations that the update imitates beside the algorithm's loss; put in by the loop."""
+    """Steps of demonstrations that the update imitates beside the algorithm's loss; the conductor puts them in."""
     demonstration_weight: float = 0.0
-    """Of their mean negative log-likelihood per token."""
+    """Weight of the mean negative log-likelihood per token of ``demonstrated``."""
 
     def __post_init__(self) -> None:
         num_samples = len(self.samples)
@@ -100,13 +101,13 @@ class TrainBatch:
 
     @property
     def step_keys(self) -> list[StepKey]:
-        """[S] identities of ``samples``. One that is there twice is trained twice."""
+        """[S] identities of ``samples``. A key that is there twice is trained twice."""
         both = zip(self.trajectory_S.tolist(), self.step_S.tolist(), strict=True)
         return [(self.trajectory_ids[trajectory], place) for trajectory, place in both]
 
     def subset(self, members: np.ndarray, *, reason: LeftOut = "not_chosen") -> TrainBatch:
-        """Of the steps ``members`` [int] only; the weights of others are gone from the objective, not spread over these.
-        ``reason``: why the others are left out. Raises `ValueError` for a mask."""
+        """The batch of the steps ``members`` [int] only. The weights of the others leave the objective; they are not spread over
+        these. ``reason``: for which the others are left out. Raises `ValueError` for a mask."""
         if members.dtype.kind not in _INTEGERS:
             raise ValueError(f"subset takes places of steps, not {members.dtype}: give np.flatnonzero(mask)")
 
@@ -157,7 +158,7 @@ class LossBatch:
     """The tokens of one forward pass, as tensors; all of its steps are whole."""
 
     step_M: torch.Tensor
-    """int64, 0, 0, 0, 1, 1, ...: which step of the pass a token belongs to."""
+    """int64, 0, 0, 0, 1, 1, ...: step of the pass that a token belongs to."""
     advantage_M: torch.Tensor
     token_weight_M: torch.Tensor
     behavior_logprobs_M: torch.Tensor
@@ -175,45 +176,45 @@ class LossBatch:
 
 @dataclass(frozen=True, slots=True)
 class PolicyOutputs:
-    """What the trainer computed for the tokens of a `LossBatch`."""
+    """The trainer's outputs for the tokens of a `LossBatch`."""
 
     logprobs_M: torch.Tensor
-    """Under the weights being trained; carries the graph."""
+    """Log-probs under the weights being trained, with the graph."""
     entropy_M: torch.Tensor
     proximal_logprobs_M: torch.Tensor | None
-    """Filled in when `needs` has `proximal_logprobs`."""
+    """Log-probs under the weights at the start of the update; given when `needs` has `proximal_logprobs`."""
     reference_logprobs_M: torch.Tensor | None
-    """Filled in when `needs` has `reference_logprobs`."""
+    """Log-probs under the reference policy; given when `needs` has `reference_logprobs`."""
     values_M: torch.Tensor | None = None
-    """Of the state before each token, with the graph of the value head alone; for an algorithm that `LearnsValues`."""
+    """Value of the state before each token, with the graph of the value head alone; for an algorithm that `LearnsValues`."""
 
 
 @dataclass(frozen=True, slots=True)
 class LossResult:
-    """``loss`` to minimise, and metrics as (sum, count) so that passes add up. A count made of tensors stays one: to look at its
-    value would make the host wait for the device."""
+    """``loss`` to minimise, and metrics as (sum, count) so that passes add up. A count may stay a tensor: reading its value would
+    make the host wait for the device."""
 
     loss: torch.Tensor
     metrics: dict[str, tuple[torch.Tensor, torch.Tensor | float]]
     log_weights_M: torch.Tensor | None = None
-    """log w = log pi_p - log pi_b without cap and without gradient: the trainer makes the effective sample size of it."""
+    """log w = log pi_p - log pi_b without cap and without gradient; the trainer computes the effective sample size from it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FirstLook:
-    """What the weights at the start of an update say of each step of a batch: [S] float32 arrays, one number a token."""
+    """Outputs of the weights at the start of an update for each step of a batch: [S] float32 arrays, one number a token."""
 
     logprobs: tuple[np.ndarray, ...]
     entropy: tuple[np.ndarray, ...]
     values: tuple[np.ndarray, ...] | None
-    """For an algorithm that `LearnsValues`."""
+    """Values of the states before the tokens, for an algorithm that `LearnsValues`."""
     score_norms_T: np.ndarray | None = None
-    """[len(trajectory_ids)] float64, norm of the gradient of the log-probability of each trajectory's action tokens, those of its
-    samples; NaN for one without samples. For an algorithm that `WantsScores`."""
+    """[len(trajectory_ids)] float64, norm of the gradient of the log-probability of the action tokens of each trajectory's
+    samples; NaN for a trajectory without samples. For an algorithm that `WantsScores`."""
 
 
 Need = Literal["proximal_logprobs", "reference_logprobs"]
-"""Extra forward passes."""
+"""Log-probs from extra forward passes."""
 
 
 @runtime_checkable
@@ -221,9 +222,9 @@ class Algorithm(Protocol):
     """Made from the learner's configuration; raises `ConfigError` for options it does not know or cannot take."""
 
     needs: frozenset[Need]
-    """What the trainer fills in."""
+    """Log-probs that the trainer has to compute for `loss`."""
     temperature: float
-    """Sampling temperature of the training rollouts; the loop orders rollouts with it, the trainer computes log-probs at it."""
+    """Sampling temperature of the training rollouts; rollouts are ordered with it, and log-probs are computed at it."""
 
     def prepare(self, groups: Sequence[TrajectoryGroup], *, ages: PolicyAges) -> TrainBatch:
         """Advantages, masks and weights of ``groups``; pure. ``ages``: how old each token of ``groups`` is; the versions in
@@ -240,7 +241,7 @@ class Refines(Protocol):
     """An algorithm that decides after a first look: one more forward pass, without a graph, over all samples of a batch."""
 
     wants_look: bool
-    """Else `refine` is not called and the pass is spared."""
+    """False: `refine` is not called and the pass is saved."""
 
     def refine(self, batch: TrainBatch, look: FirstLook) -> TrainBatch:
         """``batch`` with other advantages, targets or fewer samples; pure."""
@@ -253,13 +254,13 @@ class WantsScores(Protocol):
     pass over each trajectory."""
 
     wants_scores: bool
-    """Else the passes are spared."""
+    """False: the passes are saved."""
 
 
 @runtime_checkable
 class LearnsValues(Protocol):
     """An algorithm with a value function: a linear layer on the last hidden state (`learner.model.head`), trained beside
-    the policy by what the loss says of `PolicyOutputs.values_M`."""
+    the policy by the terms of the loss that depend on `PolicyOutputs.values_M`."""
 
     value_lr: float
     """Learning rate of the layer."""
@@ -267,10 +268,10 @@ class LearnsValues(Protocol):
 
 @runtime_checkable
 class SamplesDynamically(Protocol):
-    """An algorithm whose batch is whole only with enough groups that teach something; those that came between join it."""
+    """An algorithm whose batch is whole only with enough groups that teach something; other groups that came between join it."""
 
     def teaches(self, group: TrajectoryGroup) -> bool:
-        """Does ``group`` count?"""
+        """Does ``group`` count towards a whole batch?"""
         ...
 
 
@@ -279,17 +280,17 @@ class WantsGuidance(Protocol):
     """An algorithm whose training episodes are played beside the families' demonstrators."""
 
     num_patches: int
-    """So often the demonstrator's action is done in place of another one; the next one ends the episode. `Step.matched` says
-    which were the demonstrator's."""
+    """Number of actions that differ from the demonstrator's and are replaced by it; the next one ends the episode. `Step.matched`
+    tells which actions were the demonstrator's."""
 
 
 @runtime_checkable
 class ScalesLearningRate(Protocol):
-    """An algorithm that trains in shorter steps on batches that say less."""
+    """An algorithm that trains in shorter steps on batches with fewer effective samples."""
 
     def lr_factor(self, effective_sample_share: float) -> float:
-        """What the learning rate of an optimizer step is multiplied with. ``effective_sample_share``: (sum w)^2 / (n sum w^2) of
-        its n trajectories (`learner.training.guards.EffectiveSamples`), 1 on policy."""
+        """Factor of the learning rate of an optimizer step. ``effective_sample_share``: (sum w)^2 / (n sum w^2) of its n
+        trajectories (`learner.training.guards.EffectiveSamples`), 1 on policy."""
         ...
 
 
@@ -299,14 +300,14 @@ class Draws(Protocol):
     seeds draw otherwise and a resumed run draws the same."""
 
     seed: int
-    """`seed` of the run; `make_algorithm` sets it."""
+    """Seed of the run; `make_algorithm` sets it."""
 
 
 OptionsT = TypeVar("OptionsT", bound=Section)
 
 
 def parse_options(model: type[OptionsT], options: Mapping[str, Any]) -> OptionsT:
-    """Check an algorithm's ``options`` against its ``model``; every problem goes into one `ConfigError`."""
+    """Check an algorithm's ``options`` against its ``model``. Raises one `ConfigError` with every problem."""
     try:
         return model.model_validate(dict(options))
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""What an algorithm of another package has to keep to: its members, their signatures, and what its methods return. Pure."""
+"""Checks of algorithms of other packages: their members, the signatures of their methods, and the returned values. Pure."""
 
 from __future__ import annotations
 

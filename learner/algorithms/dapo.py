@@ -1,9 +1,10 @@
 """DAPO: clip-higher, a mean over tokens, and only groups that teach something (arXiv 2503.14476).
 
-Clipping less above (0.28 for 0.2) slows the loss of entropy. Groups that all solved or all failed have no place in the mean;
-others are sampled in their place until the batch is full (dynamic sampling), out of at most ``(broker.eta + 1)`` batches: so many
-may be on their way within the staleness bound (ours). No KL. Ours besides: steps in place of whole answers, and the decoupled
-correction of `grpo`. Answers are not cut softly by length: actions are short.
+A higher upper clip (0.28 for 0.2) slows the loss of entropy. Groups that all solved or all failed have no place in the mean;
+other groups are sampled in their place until the batch is full (dynamic sampling). No KL.
+
+Ours: at most ``(broker.eta + 1)`` batches are sampled for one, since the staleness bound allows no more in flight. Samples are
+steps, not whole answers. The correction is the decoupled one of `grpo`. There is no soft length penalty: actions are short.
 """
 
 from __future__ import annotations

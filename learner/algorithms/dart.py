@@ -1,15 +1,17 @@
-"""DART: dynamic rollouts, stored successes for tasks that only fail, and only steps worth deciding (arXiv 2509.23866, section 4).
+"""DART: dynamic rollouts, stored successes for tasks that only fail, only uncertain steps train (arXiv 2509.23866, section 4).
 
     rollouts    G 8, fewer where success is frequent: `tasks.rollouts` (floor(9 / SR - 7)), with `tasks.curriculum`
     length cap  a task's longest success: `tasks.length_cap`
     all failed  one stored success of the task joins the group
-    entropy     of a group's steps, those whose mean token entropy is below the 20th percentile do not train
+    entropy     a group's steps with a mean token entropy below its 20th percentile do not train
     objective   clip 0.2 and 0.28, weights min(pi_p / pi_b, 1), KL 0.1 to the reference
 
 The released code differs: GSPO with clip 0.1 and 0.28, no entropy filter, only groups with both outcomes
-(`configs/algorithms/dart_release.yaml`). Ours: a task's memory is its family's; the success is drawn at random among the newest;
-the entropy is that of the weights at the start of the update, over the whole vocabulary; the KL's gradient is that of the KL
-(`kl_estimator`; the release has `low_var`). The release also has a dual clip of 3 in its clipped objective (`dual_clip`).
+(`configs/algorithms/dart_release.yaml`), and a dual clip of 3 in its clipped objective (`dual_clip`).
+
+Ours: a task's memory is its family's. The success is drawn at random from the newest ones. The entropy is that of the weights at
+the start of the update, over the whole vocabulary. The gradient of the KL term is that of the KL (`kl_estimator`; the release
+has `low_var`).
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """DigiRL: advantage-weighted regression with values of instructions and of steps (arXiv 2406.11896, section 4).
 
-A step's advantage mixes the end and the next value, A_h = l^(H-h) R + (1 - l^(H-h)) (V(s_{h+1}) + r_h - V(s_h)) with
-l = ``step_lambda`` and H steps; a trajectory's is R - V(s_1), how much better it went than the instruction usually does. Steps
-above ``step_threshold`` of trajectories above ``instruction_threshold`` are trained by maximum likelihood (the hard filter of the
-paper), all others not at all. The curriculum over instructions is `tasks.curriculum.name: success_band`.
+A step's advantage mixes the outcome and the next value: A_h = l^(H-h) R + (1 - l^(H-h)) (V(s_{h+1}) + r_h - V(s_h)) with
+l = ``step_lambda`` and H steps. A trajectory's advantage is R - V(s_1): its outcome against the usual one of its instruction.
+Steps above ``step_threshold`` of trajectories above ``instruction_threshold`` are trained by maximum likelihood (the hard filter
+of the paper), all others not at all. The curriculum over instructions is `tasks.curriculum.name: success_band`.
 
-Ours: one linear value head (`learner.model.head`) instead of two networks, read where a step begins, the instruction's
-value at the first step; squared error instead of cross-entropy. The release differs from the paper: no lambda, a margin of 0.05
-in place of the thresholds, and the return added to the advantage.
+Ours: one linear value head (`learner.model.head`) replaces two networks; it is read where a step begins, and at the first step
+for the instruction. The value loss is the squared error, not cross-entropy. The release differs from the paper: no lambda, a
+margin of 0.05 in place of the thresholds, and the return added to the advantage.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Dr.GRPO: neither the deviation of a group nor a length divides anything (arXiv 2503.20783):
-A = r - mean of its group, and every token counts the same constant.
+"""Dr.GRPO: advantages are divided by no deviation and terms by no length (arXiv 2503.20783).
 
-Ours: steps in place of whole answers, and the decoupled objective of `grpo`.
+A = r - mean of its group, and every token has the same constant weight. Ours: samples are steps, not whole answers, and the
+objective is the decoupled one of `grpo`.
 """
 
 from __future__ import annotations

@@ -2,18 +2,18 @@
 
 A = ``episode_weight`` * A_episode + ``step_weight`` * A_state. A_episode compares a trajectory's outcome with those of its group
 (equation 3). A_state compares the discounted return of a step with those of all steps of the group that were taken in the same
-state (equations 6 and 7); a state that was seen once gives 0. Both are (x - mean) / (std + delta).
+state (equations 6 and 7); it is 0 in a state that was seen once. Both are (x - mean) / (std + delta).
 
-    state A:  click(right) x 4, of which 2 succeed     A trajectory-level advantage punishes the right clicks of the two
-              click(wrong) x 4, all fail               failures. Here their mistakes in state B are punished, and not the clicks.
+    state A:  click(right) x 4, of which 2 succeed     An advantage of whole trajectories punishes the right clicks of the two
+              click(wrong) x 4, all fail               failures. Here their mistakes in state B are punished, and the clicks not.
     state B:  type("x") x 2, both succeed
               done() x 2, both fail
 
 A desktop after equal actions shows equal prompts, so a state is a prompt here: the same tokens, history included.
 
 Ours: with ``action_values``, equal actions in equal states share the mean of their returns, an estimate of Q(s, a). The
-gradient of a batch stays the same. With ``negative_scale`` below 1 this keeps an action that fails more often than others from
-being reinforced for its few successes.
+gradient of a batch stays the same. With ``negative_scale`` below 1, an action that fails more often than others is then not
+reinforced for its few successes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Step-level GRPO (ComputerRL section 3.3) with a decoupled, staleness-bounded objective (AReaL, arXiv 2505.24298).
 
-Every step of every rollout is one (prompt, action) sample; its advantage is its reward against all step rewards of the
-task's rollouts. Tokens sampled by older policies are corrected by sg(min(w, C)) with w = pi_p / pi_b, while the clipped ratio
-r = pi_t / pi_p is taken against the weights at the start of the update. On policy w = r = 1, and the gradient is plain
-GRPO's. Steps older than ``learner.age_bound`` do not train but keep their place in baseline and denominator.
+Every step of every rollout is one (prompt, action) sample. Its advantage is its reward relative to the rewards of all steps of
+the task's rollouts. Tokens sampled by older policies are corrected by sg(min(w, C)) with w = pi_p / pi_b, while the clipped ratio
+r = pi_t / pi_p is taken against the weights at the start of the update. On policy w = r = 1, and the gradient is that of plain
+GRPO. Steps older than ``learner.age_bound`` updates do not train; they keep their place in baseline and denominator.
 """
 
 from __future__ import annotations

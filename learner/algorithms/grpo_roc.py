@@ -1,12 +1,12 @@
 """GRPO-RoC: resample on correct (rStar2-Agent, arXiv 2508.20722, section 3.2). Twice as many rollouts are sampled as trained on.
 
-Half of a group is kept: failures at random, so that ways to fail stay diverse; successes by their quality, the cleanest first. A
-success is less clean the more of its steps had errors of their tools (half, when it called none) and the more were badly formed.
-At least ``min_each`` of both kinds are kept where there are so many. Clip 0.2 and 0.28, no KL.
+Half of a group is kept: failures at random, so that kinds of failure stay diverse, and the cleanest successes. A success is the
+less clean the more of its actions were refused by the desktop (half, when it had no well-formed action) and the more of its steps
+were badly formed. At least ``min_each`` failures and successes are kept where there are so many. Clip 0.2 and 0.28, no KL.
 
-Ours: an error is a step whose action the desktop refused; failures are drawn (the release keeps the first ones); both kinds are
-halved in proportion; the draw is seeded by the run's seed and the number of the update; advantages over steps, as in `grpo`. Set
-``learner.group_size`` to twice the rollouts that shall train.
+Ours: a refused action is the paper's tool error. Failures are drawn (the release keeps the first ones), seeded by the run's seed
+and the number of the update. Failures and successes are halved in proportion. Advantages are over steps, as in `grpo`. Set
+``learner.group_size`` to twice the number of rollouts to train on.
 """
 
 from __future__ import annotations

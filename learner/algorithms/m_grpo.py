@@ -1,12 +1,13 @@
 """M-GRPO: GRPO for many turns (WebAgent-R1, arXiv 2505.16421, section 2.3): a mean over trajectories of the mean over their
 actions of the mean over an action's tokens.
 
-A long trajectory counts no more than a short one, a long action no more than a short one: advantages are those of the
-trajectories' outcomes among the group's, and every step has its trajectory's. The paper's dynamic compression of the context (old
-observations give way to a placeholder) needs nothing here: of earlier turns a prompt holds actions and their results, never
-observations, and a step's prompt is trained as it was sampled. Clip 0.2; ours: the decoupled correction of `grpo`. A badly formed
-step has no other reward. The release differs from the paper: sample deviation, and the loss mean of TRL in place of the means
-over trajectories and actions.
+A long trajectory has the weight of a short one, a long action that of a short one. The advantage of a trajectory compares its
+outcome with those of its group, and every step has its trajectory's advantage. The paper's dynamic compression of the context
+(placeholders for old observations) needs nothing here: prompts hold the actions and results of earlier turns, never their
+observations, and a step is trained on the prompt it was sampled with. Clip 0.2.
+
+Ours: the decoupled correction of `grpo`; a badly formed step has no other reward. The release differs from the paper: sample
+deviation, and the loss mean of TRL in place of the means over trajectories and actions.
 """
 
 from __future__ import annotations

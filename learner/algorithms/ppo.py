@@ -1,13 +1,13 @@
 """PPO with a value function and length-adaptive, decoupled GAE (UI-TARS-2, arXiv 2509.02544, section 3; VAPO, arXiv 2504.05118).
 
-All action tokens of a trajectory are one sequence, which earns its reward at its end. Advantages are made with
-lambda = 1 - 1 / (``length_alpha`` * number of tokens): the longer a trajectory, the farther its end is felt; value targets with
-lambda 1, so that they are not biased by the values themselves. Advantages are normalised over the tokens of the batch. Groups
-play no part: ``learner.group_size`` may be 2.
+All action tokens of a trajectory are one sequence, which earns its reward at its end. Advantages use
+lambda = 1 - 1 / (``length_alpha`` * number of tokens): the longer a trajectory, the farther back its end counts. Value targets
+use lambda 1, so that they are not biased by the values themselves. Advantages are normalised over the tokens of the batch. Groups
+have no role: ``learner.group_size`` may be 2.
 
-Ours: the value function is linear in the policy's last hidden state (`learner.model.head`); badly formed steps lose
-``format_penalty`` at their last token and a success counts only when its last step is well formed; steps too old to train are
-left out of the sequence, which keeps a success; the decoupled correction of `grpo`.
+Ours: the value function is linear in the policy's last hidden state (`learner.model.head`). Badly formed steps lose
+``format_penalty`` at their last token, and a success counts only when its last step is well formed. Steps too old to train are
+left out of the sequence, which keeps its success. The correction is the decoupled one of `grpo`.
 """
 
 from __future__ import annotations

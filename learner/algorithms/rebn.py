@@ -1,9 +1,8 @@
-"""REINFORCE with return batch normalisation (GEM, arXiv 2510.01051, section 3.2): A = (G - mean) / (std + delta) over all steps
-of the batch, where G is a step's discounted return.
+"""REINFORCE with return batch normalisation (GEM, arXiv 2510.01051, section 3.2).
 
-No groups are needed: with ``learner.group_size`` 2 it is told apart by the tasks of the batch alone. Ours: a trajectory earns
-its reward at its last step, so G = gamma ** (steps that follow) * success, 0 for a badly formed step; the decoupled, clipped
-objective of `grpo`.
+A = (G - mean) / (std + delta) over all steps of the batch, where G is a step's discounted return. Groups have no role, so
+``learner.group_size`` may be 2. Ours: a trajectory earns its reward at its last step, so G = gamma ** (steps that follow) *
+success, and 0 for a badly formed step; the objective is the decoupled, clipped one of `grpo`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """REINFORCE++ with a group baseline: advantages are normalised over the whole batch (arXiv 2501.03262):
 A = (r - mean of its group) / (std over the batch + delta).
 
-A group that is nearly always solved is not blown up, as it is when divided by its own small deviation. Ours: steps in place of
-whole answers, each counted once (the paper, verl, OpenRLHF and NeMo-RL weight mean and deviation by tokens); no second centring,
-which in verl gives groups without a signal an advantage; the decoupled, clipped objective of `grpo`. The paper's KL, estimated by
-k2, is off unless `kl_beta` is given.
+A group that is nearly always solved is not amplified by its own small deviation. Ours: samples are steps, not whole answers, each
+counted once (the paper, verl, OpenRLHF and NeMo-RL weight mean and deviation by tokens). There is no second centring, which in
+verl gives groups without a signal an advantage. The objective is the decoupled, clipped one of `grpo`. The paper's KL, estimated
+by k2, is off unless `kl_beta` is given.
 """
 
 from __future__ import annotations

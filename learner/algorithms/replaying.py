@@ -1,4 +1,4 @@
-"""What algorithms with a memory of successes share; no algorithm by itself."""
+"""The common base of algorithms that replay successes out of a memory; no algorithm by itself."""
 
 from __future__ import annotations
 

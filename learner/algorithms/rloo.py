@@ -1,8 +1,8 @@
-"""RLOO: the baseline of a step is what the group's other trajectories earned (arXiv 2402.14740):
+"""RLOO: the baseline of a step is the mean reward of the group's other trajectories (arXiv 2402.14740):
 A_ij = r_ij - mean of r over the steps of all trajectories but i.
 
-Not divided by a deviation. Ours: steps in place of whole samples, and the decoupled, clipped objective of `grpo`; on policy that
-is the paper's plain policy gradient.
+Not divided by a deviation. Ours: samples are steps, and the objective is the decoupled, clipped one of `grpo`; on policy that is
+the paper's plain policy gradient.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""All steps of a batch side by side, as algorithms look at them: whose they are, how old, how long. Pure numpy, no torch.
+"""All steps of a batch as columns, from which algorithms compute: trajectory, group, age, number of tokens. Pure numpy, no torch.
 
 Shape legend: n steps of the batch, group after group, trajectory after trajectory, in order of playing.
 """

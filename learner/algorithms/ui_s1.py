@@ -1,15 +1,15 @@
 """UI-S1: semi-online RL beside a demonstration (arXiv 2509.11543, section 3).
 
-Training episodes are played beside the family's demonstrator. An action that is the demonstrator's earns 1, and the episode goes
-on with the policy's own words in its history; another one earns 0 and is patched: the demonstrator's is done in its place, at
-most ``num_patches`` times. A step's return is sum_k gamma^k r over the steps up to and with the next mismatch, so that what comes
-after a patch is not credited to what came before it. A = A_episode + ``step_weight`` * A_step: the trajectory's sum of rewards
-among its group's, the step's return among those of the group's steps at the same place, both (x - mean) / (std + delta). Groups
-in which the returns of first steps deviate by no more than ``min_std`` are dropped (the release's metric `seq_future_reward`).
-KL 1e-4 (k3), clip 0.2.
+Training episodes are played beside the family's demonstrator. An action that equals the demonstrator's earns 1, and the episode
+continues with the policy's own words in its history. Another action earns 0 and is patched: the demonstrator's is done in its
+place, at most ``num_patches`` times. A step's return is sum_k gamma^k r over the steps up to and with the next mismatch, so that
+steps before a patch get no credit for steps after it. A = A_episode + ``step_weight`` * A_step: the trajectory's sum of rewards
+among its group's, and the step's return among those of the group's steps at the same place, both (x - mean) / (std + delta).
+Groups in which the returns of first steps deviate by no more than ``min_std`` are dropped (the release's metric
+`seq_future_reward`). KL 1e-4 (k3), clip 0.2.
 
-Ours: the demonstration is played on a real desktop, by the scripted or recorded demonstrator; actions match as a whole, name and
-arguments; the decoupled correction of `grpo`. An episode that was patched is no success, whatever the desktop shows. The release
+Ours: the demonstration is played on a real desktop, by the scripted or recorded demonstrator. Actions match as a whole, name and
+arguments. The correction is the decoupled one of `grpo`. A patched episode is no success, whatever the desktop shows. The release
 (MobileAgent) differs from the paper: its A_episode normalises the reward of each step over all steps of the group.
 """
 

@@ -1,5 +1,5 @@
-"""VCPO: less variance from stale rollouts (arXiv 2602.17616). Shorter steps on batches that say less, and a baseline that makes
-the variance of the gradient smallest.
+"""VCPO: less variance from stale rollouts (arXiv 2602.17616), by shorter steps on batches of few effective samples, and by the
+baseline that minimises the variance of the gradient.
 
 A = (R - b) / (std + delta) with the outcome R of a trajectory and b = sum w^2 g^2 R / sum w^2 g^2 over the trajectories of its
 group that train. w is the product of the weights pi_p / pi_b of a trajectory's tokens, g the norm of the gradient of its

@@ -1,10 +1,10 @@
 """V-trace: off-policy actor-critic with truncated importance weights along the trajectory (IMPALA, arXiv 1802.01561, section 4).
 
 rho = min(rho_bar, w) and c = lam min(c_bar, w) with w = pi_p / pi_b of each token: value targets and advantages are those of the
-policy at the start of the update, whoever sampled. The policy's gradient is rho (r + gamma v' - V) grad log pi.
+policy at the start of the update, whichever policy sampled. The policy's gradient is rho (r + gamma v' - V) grad log pi.
 
-Ours: tokens of a trajectory are one sequence (see `ppo`); within an update of several minibatches the ratio to its start is
-clipped as in PPO. Advantages are not normalised: a token that rho switches off would get what the others have on average.
+Ours: tokens of a trajectory are one sequence (see `ppo`). Within an update of several minibatches the ratio to its start is
+clipped as in PPO. Advantages are not normalised: a token with rho near 0 would get the average advantage of the others.
 """
 
 from __future__ import annotations
