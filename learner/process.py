@@ -1,11 +1,10 @@
-"""The learner process: everything the conductor needs, put together, run, and ended in time.
+"""The learner process: makes everything the conductor needs, runs it, and ends in time.
 
     broker ◄── BrokerClient ◄──┐                       ┌──► Trainer (policy, optimizer, algorithm)
     actors ◄── WeightSender ◄──┴── LearnerLoop.tick() ─┴──► Records, CheckpointStore
 
-A stop is never waited for: what is on disk is always enough to resume, so a long optimizer step is cut off by the exit
-itself. A request to save and end (`common.run_files.requests`) is honoured between two ticks, with a checkpoint. Decisions are
-the conductor's.
+A stop waits for nothing: the files on disk are always enough to resume, so the exit may cut off a long optimizer step. A request
+to save and end (`common.run_files.requests`) is honoured between two ticks, with a checkpoint. Decisions are the conductor's.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ EXIT_LIMIT_S = 2.5
 def run_learner(config: RunConfig, *, index: int, stop: StopToken) -> None:
     """Conduct the run until its recipe is finished or ``stop``. Raises the errors of `common.errors` for a dead end.
 
-    In a process that is one of several ranks, but not the first: help to (`learner.training.rank_processes`).
+    On ranks other than 0, run the follower loop (`learner.training.rank_processes`).
     """
     if rank_processes.is_follower():
         log.bind(role="learner", index=index, incarnation=new_incarnation())
@@ -146,7 +145,7 @@ class _LearnerProcess:
             self._conduct(checkpoints, checkpoint, announced_version=welcome.policy_version)
 
     def _order_demonstrations_early(self) -> None:
-        """Loading the model takes seconds in which the desktops can work already; the conductor places the same order again."""
+        """Place the order of demonstrations: desktops can work while the model loads. The conductor places the same order again."""
         recorded = recorded_seeds(self._config.tasks, self._families)
         for order in recipe.first_phase(self._config, temperature=1.0, recorded=recorded).orders:
             if order.kind == "demonstration":

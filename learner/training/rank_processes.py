@@ -4,8 +4,8 @@
                      ──starts──► learner --index 0, RANK=2 ─► follow()
 
 Followers are the same command with torchrun's variables in their environment. Under torchrun itself (which then may span
-machines) nobody is started here: RANK is there already. A rank that ends unasked takes the whole learner along, and followers end
-with rank 0: the kernel tells them, and so does the store. Starting again is the supervisor's (or torchrun's) business.
+machines) no process is started here: RANK is set already. A rank that ends by itself ends the whole learner, and followers end
+with rank 0: they get a signal of the kernel, and their store closes. The supervisor (or torchrun) starts the learner again.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ if TYPE_CHECKING:
     from computerrl.learner.model.ranks import RankGroup
 
 _HOST = "127.0.0.1"
-"""Ranks that are started here are on this machine; nobody else needs to reach their store."""
+"""Address of the store: the ranks that are started here are on this machine, and no other process needs to reach it."""
 
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 END_TIMEOUT_S = 10.0
-"""For followers to end after they were told to; then they are killed."""
+"""Time for followers to end after they were told to; then they are killed."""
 
 LOST_GRACE_S = 3.0
-"""After the death of a rank the training thread has this long to fail by itself, which says more; then the process is ended."""
+"""Time after the death of a rank for the training thread to fail by itself, with a better message; then the process ends."""
 
 FOLLOWER_STOP_S = 2.5
-"""A follower that is asked to stop lets rank 0 finish what needs it, a last checkpoint, for as long as rank 0 may take itself."""
+"""Time that a follower keeps running after a stop, as long as rank 0 may take: rank 0 needs it for a last checkpoint."""
 
 
 def is_follower() -> bool:
-    """This process is a rank that does what rank 0 says."""
+    """Is this process a rank that carries out the calls of rank 0?"""
     return int(os.environ.get("RANK", "0")) > 0
 
 
@@ -60,7 +60,7 @@ class _Followers:
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     ending: threading.Event = field(default_factory=threading.Event)
     lost: str = ""
-    """Which one ended unasked, and how."""
+    """Rank that ended by itself, and its exit code, in words."""
 
     def start(self, config_path: Path, *, address: str, num_ranks: int, index: int) -> None:
         host, port = split_address(address)
@@ -130,7 +130,7 @@ def open_trainer(config: RunConfig, *, config_path: Path, index: int = 0) -> Ite
         followers.end(timeout_s=END_TIMEOUT_S)
         ranks.close()
     except RuntimeError as error:
-        # What torch raises in a collective says that a peer is gone, not which and why. Its death may be noticed a moment later.
+        # An error of torch in a collective does not name the lost peer. Its death may be noticed a moment later.
         time.sleep(0.5)
         if not followers.lost:
             raise
@@ -140,7 +140,7 @@ def open_trainer(config: RunConfig, *, config_path: Path, index: int = 0) -> Ite
 
 
 def run_follower(config: RunConfig, *, stop: StopToken) -> None:
-    """Do what rank 0 says until it ends. Raises `RankLost` when that was not in order."""
+    """Carry out the calls of rank 0 until it ends. Raises `RankLost` when rank 0 ended unexpectedly."""
     from computerrl.learner.training.ranked_trainer import follow
 
     rank = int(os.environ["RANK"])
@@ -170,7 +170,7 @@ def _make(config: RunConfig, store: Any, *, rank: int) -> tuple[RankGroup, Any]:
 
 
 def _start(followers: _Followers, config: RunConfig, config_path: Path, index: int) -> Any:
-    # torch.distributed authenticates nobody: its connections stay on this machine. By itself it takes the host's first address.
+    # torch.distributed has no authentication: its connections stay on this machine. Its default is the host's first address.
     for variable in INTERFACE_VARIABLES:
         os.environ.setdefault(variable, "lo")
     store, address = serve_store(_HOST)
@@ -182,7 +182,7 @@ def _store_of_torchrun(config: RunConfig) -> Any:
     """The store that the variables in the environment name."""
     import torch.distributed as dist
 
-    # torch takes the host's first address, which may be another network's; loopback, where somebody has set that, reaches nobody.
+    # torch takes the host's first address, which may be on another network; a loopback that is configured reaches no other host.
     interface = interface_of(own_address(config.learner.bind_address))
     for variable in INTERFACE_VARIABLES:
         if interface is not None and os.environ.get(variable, "lo") == "lo":

@@ -1,8 +1,8 @@
-"""One trainer on several ranks: `learner.contracts.AnyTrainer` for the conductor, who does not know, and the followers' loop.
+"""One trainer on several ranks: `learner.contracts.AnyTrainer` for the conductor, and the loop of the followers.
 
-Every method is a call that all ranks do at the same time, each with its own `learner.training.trainer.Trainer`. What a batch
-holds travels whole, since every rank packs it anew and takes its share; no rank but the first ever sees the broker, a
-checkpoint's file or a receiver of weights.
+Every method is a call that all ranks do at the same time, each with its own `learner.training.trainer.Trainer`. Batches are sent
+whole, since every rank packs them anew and takes its share. Only rank 0 ever sees the broker, a checkpoint's file or a receiver
+of weights.
 """
 
 from __future__ import annotations
@@ -112,12 +112,12 @@ class RankedTrainer:
         return self._trainer.probe_logprobs()
 
     def close(self) -> None:
-        """Let the followers go."""
+        """End the followers' loops."""
         self._ranks.call(END)
 
 
 def follow(trainer: Trainer, ranks: RankGroup) -> None:
-    """Do what rank 0 does until it says `END`. Raises `RankLost` when it is gone, RuntimeError when another rank is."""
+    """Do the calls of rank 0 until `END`. Raises `RankLost` when rank 0 is gone, RuntimeError when another rank is."""
     calls: dict[str, Callable[[dict[str, Any], list[bytes]], object]] = {
         "refine": lambda facts, data: trainer.refine(batch_from_bytes(data)),
         "update": lambda facts, data: trainer.update(batch_from_bytes(data)),

@@ -1,4 +1,4 @@
-"""The trainer of a run that only evaluates what a server holds: there are no weights here, and nothing is trained."""
+"""The trainer of a run that only evaluates a served model: it has no weights and trains nothing."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ServedModel:
         return {}
 
     def load_state_dict(self, state: Any) -> None:
-        """What is there to know is the conductor's."""
+        """Nothing: all state is the conductor's."""
 
     def trainable_tensors(self) -> dict[str, torch.Tensor]:
         return {}
