@@ -145,7 +145,7 @@ class _LearnerProcess:
             self._conduct(checkpoints, checkpoint, announced_version=welcome.policy_version)
 
     def _order_demonstrations_early(self) -> None:
-        """Place the order of demonstrations: desktops can work while the model loads. The conductor places the same order again."""
+        """Order demonstrations: desktops can work while the model loads. The conductor places the same order again."""
         recorded = recorded_seeds(self._config.tasks, self._families)
         for order in recipe.first_phase(self._config, temperature=1.0, recorded=recorded).orders:
             if order.kind == "demonstration":
