@@ -21,11 +21,11 @@ _CALLS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "prepare": (("groups",), ("ages",)),
     "loss": (("outputs", "batch"), ()),
 }
-"""Method -> its arguments by place, and by name."""
+"""Method -> its positional arguments, and its keyword arguments."""
 
 
 def check_members(name: str, algorithm: object, *, needs: Collection[str]) -> None:
-    """Raise `ConfigError` with everything in which ``algorithm``, called ``name``, is none. ``needs``: those there are."""
+    """Raise `ConfigError` with every fault of ``algorithm``, called ``name``. ``needs``: all that an algorithm may ask for."""
     missing = [part for part in ("needs", "temperature", *_CALLS) if not hasattr(algorithm, part)]
     if missing:
         raise ConfigError([Problem(FIELD, f"{name!r} has no {', '.join(missing)}", DERIVE)])

@@ -5,12 +5,12 @@
                            (<section>-00000-of-00002.safetensors ... where several ranks have written one: see `shards`)
       latest -> checkpoint-000007
 
-Taking one costs the training thread a copy of the tensors; a background thread writes, syncs and renames. Sections that are the
-same as in the newest checkpoint are not written again: the new one takes them over (hard links) together with its place. No
-pickle: tensors lie in safetensors, everything else in JSON. A damaged newest checkpoint is said aloud and the one before is used;
-that is why the broker may only forget what the oldest kept checkpoint covers (`CheckpointStore.covered_cursor`). Whoever loads
-makes the folder his own: a learner that was frozen, replaced and wakes up can write nothing into it any more. Knows nothing about
-what is in the tensors.
+A checkpoint costs the training thread a copy of the tensors; a background thread writes, syncs and renames. Sections that equal
+those of the newest checkpoint are not written again: the new one takes them over (hard links) together with its place. No
+pickle: tensors are in safetensors, everything else is in JSON. A damaged newest checkpoint is logged and the one before is used,
+so the broker may only forget the groups that the oldest kept checkpoint covers (`CheckpointStore.covered_cursor`). The process
+that loads takes the folder over: a learner that was suspended and replaced can write nothing into it when it wakes up. The
+contents of the tensors do not matter here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TRAINER = "trainer"
 """Section of a checkpoint with the trainer's state."""
 _PREFIX = "checkpoint-"
 _FORMAT = 2
-"""Raised when the layout changes; another format is refused with a clear error."""
+"""Number of the layout, raised when it changes; a checkpoint of another format is refused."""
 
 
 class StagedSection(Protocol):
@@ -54,11 +54,11 @@ class StagedSection(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What `CheckpointStore.load` found."""
+    """A checkpoint that was read from disk."""
 
     number: int
     sections: dict[str, Mapping[str, torch.Tensor]]
-    """One that was written in shards is a `learner.checkpoints.shards.ShardFiles`: read as it is asked for."""
+    """Tensors by section; a section that was written in shards is a `learner.checkpoints.shards.ShardFiles`, which reads lazily."""
     state: dict[str, Any]
 
 
@@ -75,7 +75,7 @@ class CheckpointStore:
         self._next_number = 0
         self._token = secrets.token_hex(4)
         self.last_write_s = 0.0
-        """How long the newest one took that was written whole."""
+        """Time that the newest checkpoint took that was written whole."""
         folder.mkdir(parents=True, exist_ok=True)
         self._handle = _open(folder)
 
