@@ -58,7 +58,7 @@ class Checkpoint:
 
     number: int
     sections: dict[str, Mapping[str, torch.Tensor]]
-    """Tensors by section; a section that was written in shards is a `learner.checkpoints.shards.ShardFiles`, which reads lazily."""
+    """Tensors by section. A section written in shards is a `learner.checkpoints.shards.ShardFiles`, which reads lazily."""
     state: dict[str, Any]
 
 
