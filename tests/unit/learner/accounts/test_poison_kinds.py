@@ -68,7 +68,10 @@ def test_trajectory_without_steps_is_no_poison() -> None:
     assert poison(trajectory()) is None
 
 
-def test_poisoned_trajectories_are_recorded_and_the_rest_of_their_groups_trains(tmp_path: Path) -> None:
+def test_poisoned_trajectories_are_recorded_and_the_rest_of_their_groups_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeTrainer, "vocabulary_size", VOCABULARY_SIZE)
     bench = Bench(tmp_path, make_config())
     fetch, seen, poisoned = bench.broker.fetch_group, [], set()
 
@@ -85,7 +88,6 @@ def test_poisoned_trajectories_are_recorded_and_the_rest_of_their_groups_trains(
     bench_start = bench.start()
     update = bench.trainer.update
     bench.trainer.update = lambda batch: (seen.extend(batch.samples), update(batch))[1]  # type: ignore[method-assign]
-    bench_start._intake._vocabulary_size = VOCABULARY_SIZE
     loop = bench.run(bench_start)
     lines = read_json_lines(bench.folder.folder / "ledger.jsonl")
     recorded = {line["trajectory_id"] for line in lines if line["outcome"] in POISONS}
