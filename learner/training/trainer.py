@@ -68,7 +68,7 @@ class Trainer:
 
     @property
     def check_screenshot(self) -> StepCheck | None:
-        return None if self.policy.vision is None else self.policy.vision.pictures.poison_of
+        return None if self.policy.vision is None else self.policy.vision.images.poison_of
 
     # --- training ----------------------------------------------------------------------------------------------------
 

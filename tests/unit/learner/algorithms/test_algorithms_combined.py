@@ -175,7 +175,7 @@ def test_gradient_is_the_same_for_any_split_into_passes_in_any_order(
 BOOKS = """
 import hashlib
 from computerrl.common.config import AlgorithmConfig, LearnerConfig
-from computerrl.learner.algorithms import ALGORITHMS, make_algorithm
+from computerrl.learner.algorithms import ALGORITHMS, PolicyAges, make_algorithm
 from tests.support.data.trainer_data import random_groups
 found = hashlib.sha256()
 for name in ALGORITHMS:

@@ -431,8 +431,9 @@ def test_effective_sample_size_falls_with_uneven_weights_and_vcpo_steps_shorter(
     share = w.sum() ** 2 / (len(w) * (w**2).sum())
     lrs: list[float] = []
     for one in (trainer, scaled):
-        assert one.update(batch)["effective_samples"] == pytest.approx(share, rel=1e-3)
-        lrs.append(one._optimizer.param_groups[0]["lr"])
+        metrics = one.update(batch)
+        assert metrics["effective_samples"] == pytest.approx(share, rel=1e-3)
+        lrs.append(metrics["lr"])
     assert share < 0.7 and lrs == pytest.approx([1e-2, 1e-2 * share**0.5], rel=1e-3)
 
 
