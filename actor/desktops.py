@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from computerrl.actor.episode import Desktops
+from computerrl.actor.episode import DesktopCalls
 from computerrl.common import log
 from computerrl.common.clock import Clock, monotonic_s
 from computerrl.common.errors import HostBroken, NoDesktop, PeerTimeout
@@ -30,14 +30,14 @@ AVOID_S = 3.0
 class Source(Protocol):
     """Where episodes get a desktop client from."""
 
-    def pick(self, assignment: Assignment | None = None) -> AbstractContextManager[Desktops]:
+    def pick(self, assignment: Assignment | None = None) -> AbstractContextManager[DesktopCalls]:
         """A client for one episode, best of the server that was told to prepare it. Raises `NoDesktop` when none is known."""
 
     def close(self) -> None:
         """Close all clients; requests under way end with `PeerTimeout`."""
 
 
-class Closable(Desktops, Protocol):
+class Closable(DesktopCalls, Protocol):
     """A client made here is closed here."""
 
     def close(self) -> None: ...
@@ -46,11 +46,11 @@ class Closable(Desktops, Protocol):
 class OneServer:
     """A `Source` of one client that is always there (serial mode, tests)."""
 
-    def __init__(self, desktops: Desktops) -> None:
+    def __init__(self, desktops: DesktopCalls) -> None:
         self._desktops = desktops
 
     @contextmanager
-    def pick(self, assignment: Assignment | None = None) -> Iterator[Desktops]:
+    def pick(self, assignment: Assignment | None = None) -> Iterator[DesktopCalls]:
         yield self._desktops
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ class DesktopDirectory:
         self._closed = False
 
     @contextmanager
-    def pick(self, assignment: Assignment | None = None) -> Iterator[Desktops]:
+    def pick(self, assignment: Assignment | None = None) -> Iterator[DesktopCalls]:
         server = self._take(assignment)
         try:
             yield server.client

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import numpy as np
@@ -56,14 +56,14 @@ class EpisodeAborted(ComputerRLError):
     code = "aborted"
 
 
-class Desktops(Protocol):
-    """The part of `env_server.client.DesktopClient` used here."""
+class DesktopCalls(Protocol):
+    """Requests of an episode to its desktop; the part of `env_server.client.DesktopClient` used here."""
 
     def lease(self, incarnation: str, task: TaskRef | None = None, *, next_task: TaskRef | None = None) -> Lease: ...
 
     def reset(self, lease: Lease, task: TaskRef) -> TaskStarted: ...
 
-    def step(self, lease: Lease, action: Action, *, answer: str = "") -> StepResult: ...
+    def step(self, lease: Lease, action: Action, *, completion: str = "") -> StepResult: ...
 
     def demonstrate(self, lease: Lease) -> str: ...
 
@@ -96,7 +96,7 @@ class EpisodeSetting:
 
 def play_episode(
     assignment: Assignment,
-    desktops: Desktops,
+    desktops: DesktopCalls,
     engine: Sampler | None,
     prompt: PromptBuilder,
     *,
@@ -152,7 +152,7 @@ def _deadline(assignment: Assignment, started: float) -> float:
     return started + TIME_LIMIT_FRACTION * assignment.time_limit_s
 
 
-def _release(desktops: Desktops, lease: Lease) -> None:
+def _release(desktops: DesktopCalls, lease: Lease) -> None:
     """Give the desktop back; when that fails the lease runs out by itself, and whatever went wrong before matters more."""
     try:
         desktops.release(lease)
@@ -166,7 +166,7 @@ class _Episode:
     def __init__(
         self,
         assignment: Assignment,
-        desktops: Desktops,
+        desktops: DesktopCalls,
         lease: Lease,
         engine: Sampler | None,
         prompt: PromptBuilder,
@@ -201,7 +201,7 @@ class _Episode:
                 return end
             last = self.steps[-self._setting.max_invalid_actions :]
             if self._assignment.num_patches is not None:
-                continue  # What is no action is patched, or ended the episode.
+                continue  # An invalid action was replaced by the demonstrator's, or it ended the episode.
             if len(last) == self._setting.max_invalid_actions and not any(step.format_ok for step in last):
                 return "invalid_limit"
         return "step_limit"
@@ -211,13 +211,7 @@ class _Episode:
         prompt_tokens = self._prompt.build(self._instruction, observation, self._history)
         chosen = self._demonstrate() if self._assignment.kind == "demonstration" else self._generate(prompt_tokens)
         began = time.perf_counter()
-        matched: bool | None = None
-        if self._assignment.num_patches is None:
-            format_ok, error, end, settle_s = self._act(chosen)
-        else:
-            expert = self._demonstrate()
-            matched, format_ok, error = self._compare(chosen, expert)
-            error, end, settle_s = self._follow(expert, chosen, matched=matched, error=error)
+        acted = self._act(chosen) if self._assignment.num_patches is None else self._act_beside_demonstrator(chosen)
         desktop_s = time.perf_counter() - began + chosen.demonstrate_s
         self.steps.append(
             Step(
@@ -226,41 +220,41 @@ class _Episode:
                 behavior_logprobs=chosen.logprobs,
                 policy_versions=chosen.policy_versions,
                 action_text=chosen.text,
-                format_ok=format_ok,
-                action_error=error,
+                format_ok=acted.format_ok,
+                action_error=acted.error,
                 screenshot=observation.screenshot,
                 settled_by=observation.settled_by,
-                timing=StepTiming(generate_s=chosen.generate_s, desktop_s=desktop_s, settle_s=settle_s),
-                matched=matched,
+                timing=StepTiming(generate_s=chosen.generate_s, desktop_s=desktop_s, settle_s=acted.settle_s),
+                matched=acted.matched,
             )
         )
-        return end
+        return acted.end
 
-    def _compare(self, chosen: _Chosen, expert: _Chosen) -> tuple[bool, bool, str]:
-        """(is it the demonstrator's action, is it an action, what is wrong with it)."""
+    def _act_beside_demonstrator(self, chosen: _Chosen) -> _Acted:
+        """Do the demonstrator's action, chosen or not; end the episode instead when it was not chosen and no patch is left."""
+        expert = self._demonstrate()
+        deviation = self._deviation(chosen, expert)
+        if deviation is None:
+            return replace(self._act(chosen), matched=True)
+        if self.num_patched == self._assignment.num_patches:
+            return replace(deviation, end="off_demonstration")
+        self.num_patched += 1
+        patched = self._act(expert)
+        return replace(deviation, end=patched.end, settle_s=patched.settle_s)
+
+    def _deviation(self, chosen: _Chosen, expert: _Chosen) -> _Acted | None:
+        """Why the chosen action is not the demonstrator's, which ends nothing by itself; None when it is."""
         try:
             action = self._parse(chosen)
         except ActionSyntaxError as error:
-            return False, False, str(error)
+            return _Acted(format_ok=False, error=str(error), matched=False)
         try:
             shown = self._parse(expert)
         except ActionSyntaxError as problem:
             raise TaskFailed(f"the demonstrated {expert.text:.200} is no action: {problem}") from problem
-        matched = same_action(self.observation.elements, action, shown)
-        return matched, True, "" if matched else f"the demonstrator did {expert.text}"
-
-    def _follow(self, expert: _Chosen, chosen: _Chosen, *, matched: bool, error: str) -> tuple[str, EndReason | None, float]:
-        """Go on along the demonstration: (what went wrong with what was chosen, does that end the episode, seconds of settling).
-
-        ``error``: what is known to be wrong with it before.
-        """
-        assert self._assignment.num_patches is not None
-        if not matched:
-            if self.num_patched == self._assignment.num_patches:
-                return error, "off_demonstration", 0.0
-            self.num_patched += 1
-        _, refused, end, settle_s = self._act(chosen if matched else expert)
-        return (refused if matched else error), end, settle_s
+        if same_action(self.observation.elements, action, shown):
+            return None
+        return _Acted(format_ok=True, error=f"the demonstrator did {expert.text}", matched=False)
 
     def _demonstrate(self) -> _Chosen:
         began = time.perf_counter()
@@ -314,22 +308,41 @@ class _Episode:
             raise ActionSyntaxError(f"cut off after {len(chosen.tokens)} tokens")
         return self._prompt.parse(chosen.text, self.observation)
 
-    def _act(self, chosen: _Chosen) -> tuple[bool, str, EndReason | None, float]:
-        """Do what was chosen: (it is an action, what went wrong, does it end the episode, seconds of settling)."""
+    def _act(self, chosen: _Chosen) -> _Acted:
+        """Do the chosen action."""
         text = chosen.text
         try:
             action = self._parse(chosen)
         except ActionSyntaxError as error:
             self._history.append(PastAction(text, error=str(error)))
-            return False, str(error), None, 0.0
+            return _Acted(format_ok=False, error=str(error))
         if action.name in FINAL_ACTIONS:
-            return True, "", "done_action" if action.name == "done" else "fail_action", 0.0
+            return _Acted(format_ok=True, end="done_action" if action.name == "done" else "fail_action")
         with self._setting.during("desktop"):
-            result = self._desktops.step(self._lease, action, answer=text)
+            result = self._desktops.step(self._lease, action, completion=text)
         self.observation = result.observation
         self._history.append(PastAction(text, error=result.action_error, result=result.observation.result))
-        end: EndReason | None = "task_finished" if result.finished else None
-        return True, result.action_error, end, result.observation.settle_s
+        return _Acted(
+            format_ok=True,
+            error=result.action_error,
+            end="task_finished" if result.finished else None,
+            settle_s=result.observation.settle_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Acted:
+    """Result of an action."""
+
+    format_ok: bool
+    """Whether the completion parsed to an action."""
+    error: str = ""
+    """Reason why the chosen action was not done; empty when it was."""
+    end: EndReason | None = None
+    """End of the episode that followed, if any."""
+    settle_s: float = 0.0
+    matched: bool | None = None
+    """Whether the chosen action is the demonstrator's; None: there is no demonstrator."""
 
 
 @dataclass(frozen=True, slots=True)

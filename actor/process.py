@@ -18,7 +18,7 @@ from computerrl.broker.client import BrokerClient
 from computerrl.common import log
 from computerrl.common.config import RunConfig
 from computerrl.common.exporter import exporting
-from computerrl.common.lifecycle import Heartbeat, StopToken, gc_paused, new_incarnation
+from computerrl.common.lifecycle import HeartbeatThread, StopToken, gc_paused, new_incarnation
 from computerrl.common.models.folder import check_model_folder, model_folder
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.common.wire.transport import Client, Keys
@@ -62,7 +62,7 @@ class ActorProcess:
         with ExitStack() as stack:
             broker = BrokerClient(self._open(stack, address))
             pulse = self._client(address)
-            heartbeat = Heartbeat(
+            heartbeat = HeartbeatThread(
                 pulse,
                 role="actor",
                 index=self._index,

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from computerrl.actor.activity import ActivityMeter
 from computerrl.actor.desktops import Source
-from computerrl.actor.engines.base import NO_VERSION, Sampler
+from computerrl.actor.engines.base import NO_VERSION, Sampler, Versions
 from computerrl.actor.episode import EpisodeAborted, EpisodeSetting, play_episode
 from computerrl.actor.prompts.builder import PromptBuilder
 from computerrl.common import log
@@ -50,15 +50,6 @@ class Broker(Protocol):
     def return_assignment(self, assignment_id: str, *, incarnation: str, reason: str) -> None: ...
 
     def submit(self, trajectory: Trajectory) -> TrajectoryReceipt: ...
-
-
-class Versions(Protocol):
-    """The part of `actor.serving.weight_receiver.WeightReceiver` used here."""
-
-    @property
-    def policy_version(self) -> int: ...
-
-    def wait_version(self, policy_version: int, *, timeout_s: float) -> bool: ...
 
 
 class ActorWorker:
@@ -150,10 +141,10 @@ class ActorWorker:
         Raises what broke the episode, after the assignment was given back.
         """
         asked = time.perf_counter()
-        answer = self._broker.request_assignment(self._incarnation, self.policy_version)
-        if isinstance(answer, NoAssignment):
+        reply = self._broker.request_assignment(self._incarnation, self.policy_version)
+        if isinstance(reply, NoAssignment):
             return False
-        self._play(answer, asked_s=time.perf_counter() - asked)
+        self._play(reply, asked_s=time.perf_counter() - asked)
         return True
 
     def _run_slot(self, slot: int) -> None:
@@ -181,23 +172,23 @@ class ActorWorker:
     def _once(self) -> None:
         asked = time.perf_counter()
         version = self.policy_version
-        answer = self._broker.request_assignment(self._incarnation, version)
-        if isinstance(answer, NoAssignment):
-            self._wait(answer, version)
+        reply = self._broker.request_assignment(self._incarnation, version)
+        if isinstance(reply, NoAssignment):
+            self._wait(reply, version)
         else:
-            self._play(answer, asked_s=time.perf_counter() - asked)
+            self._play(reply, asked_s=time.perf_counter() - asked)
 
-    def _wait(self, answer: NoAssignment, version: int) -> None:
-        if answer.reason not in ("staleness_bound", "policy_version"):
+    def _wait(self, reply: NoAssignment, version: int) -> None:
+        if reply.reason not in ("staleness_bound", "policy_version"):
             with self.activity.during("no_work"):
-                self._stop.wait(answer.retry_after_s)
+                self._stop.wait(reply.retry_after_s)
             return
         with self.activity.during("bound_wait"):
             versions = self._versions
             if versions is None:
-                self._stop.wait(answer.retry_after_s)
+                self._stop.wait(reply.retry_after_s)
             else:
-                versions.wait_version(version + 1, timeout_s=max(answer.retry_after_s, MAX_VERSION_WAIT_S))
+                versions.wait_version(version + 1, timeout_s=max(reply.retry_after_s, MAX_VERSION_WAIT_S))
 
     def _play(self, assignment: Assignment, *, asked_s: float) -> None:
         try:

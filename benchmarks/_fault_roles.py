@@ -27,7 +27,7 @@ from computerrl.broker.process import run_broker
 from computerrl.common import log
 from computerrl.common.config import RunConfig
 from computerrl.common.errors import Superseded
-from computerrl.common.lifecycle import Heartbeat, StopToken, die_with_parent, new_incarnation, stop_on_signals
+from computerrl.common.lifecycle import HeartbeatThread, StopToken, die_with_parent, new_incarnation, stop_on_signals
 from computerrl.common.messages import Assignment, Hello, Role, Step, StepTiming, Trajectory
 from computerrl.common.run_files.run_folder import BROKER_ADDRESS_VARIABLE, RunFolder
 from computerrl.common.wire.transport import Client
@@ -134,7 +134,7 @@ def _enter_network_of(pid: int) -> None:
 def _play(place: Place, config: RunConfig, broker: BrokerClient, incarnation: str, stop: StopToken) -> None:
     chance = random.Random(incarnation)
     receipts = os.open(receipts_path(Path(config.folder), place), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    with Heartbeat(broker, role="actor", index=place.index, incarnation=incarnation, stop=stop):
+    with HeartbeatThread(broker, role="actor", index=place.index, incarnation=incarnation, stop=stop):
         while not stop.stopped:
             version, position = read_weights(Path(config.folder))
             work = broker.request_assignment(incarnation, version)
@@ -196,7 +196,7 @@ def _learn(place: Place, config: RunConfig, broker: BrokerClient, incarnation: s
     welcome = broker.hello(Hello("learner", place.index, incarnation, socket.gethostname(), os.getpid(), {}))
     checkpoints = CheckpointStore(folder.checkpoints, num_kept=config.learner.num_checkpoints_kept)
     checkpoint = checkpoints.load()
-    with Heartbeat(broker, role="learner", index=place.index, incarnation=incarnation, stop=stop):
+    with HeartbeatThread(broker, role="learner", index=place.index, incarnation=incarnation, stop=stop):
         around = Neighbours(
             broker=broker,
             trainer=_OneNumber(config),

@@ -48,7 +48,6 @@ class PretendedDesktops(DesktopWatch):
                 "",
                 None,
                 named,
-                0.5,
             )
         with self._lock:
             self._refs.update({view.screenshot.content_hash: view.screenshot for view in found.values() if view.screenshot})

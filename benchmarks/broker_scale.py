@@ -24,7 +24,7 @@ from computerrl.broker.process import run_broker
 from computerrl.common import log
 from computerrl.common.config import BrokerConfig, LearnerConfig, RunConfig
 from computerrl.common.config.actor import ActorConfig
-from computerrl.common.lifecycle import Heartbeat, StopToken, die_with_parent
+from computerrl.common.lifecycle import HeartbeatThread, StopToken, die_with_parent
 from computerrl.common.messages import RolloutOrder, TrajectoryGroup
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.common.wire.transport import Client
@@ -287,7 +287,7 @@ class Learner:
         self._broker.place_order(RolloutOrder("rl-1", "training", ("click",), None, _GROUP_SIZE, 0, 1.0, 60, -1))
         endpoints = {f"desktops-{number}": f"tcp://127.0.0.1:{5000 + number}" for number in range(4)}
         self._beats = [
-            Heartbeat(self._broker, role="env_server", index=index, incarnation=f"e{index}", endpoints=endpoints)
+            HeartbeatThread(self._broker, role="env_server", index=index, incarnation=f"e{index}", endpoints=endpoints)
             for index in range(_NUM_ENV_SERVERS)
         ]
         self.fetched: set[str] = set()

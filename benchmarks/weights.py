@@ -57,8 +57,9 @@ class _Run:
         self._folder = Path(self._temporary.name)
         server = Server("tcp://127.0.0.1:0", keys=create_keys(self._folder / "keys"), sender="learner-0:bench")
         files = WeightFiles(self._folder / "weights") if backend == "file" else None
-        link = "gloo" if backend == "file" else backend
-        self.sender = WeightSender(server, model_digest="bench", host="127.0.0.1", backend=link, files=files)
+        self.sender = WeightSender(
+            server, model_digest="bench", host="127.0.0.1", backend="nccl" if backend == "nccl" else "gloo", files=files
+        )
         self.version = 0
         self.receivers = {f"actor-{i}:bench": self.start(f"actor-{i}:bench") for i in range(num_receivers)}
 

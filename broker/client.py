@@ -1,6 +1,6 @@
-"""Typed requests to the broker, asked again until their deadline: every one of them may safely arrive twice.
+"""Typed requests to the broker, repeated until their deadline: every one of them may safely arrive twice.
 
-The only file of this folder that other folders import. Opens no socket: give it a `common.wire.transport.Channel`.
+The only file of this folder that other folders import. It opens no socket: give it a `common.wire.transport.Channel`.
 """
 
 from __future__ import annotations
@@ -46,22 +46,20 @@ from computerrl.common.messages import (
 )
 from computerrl.common.wire.transport import Channel
 
-_Answer = TypeVar("_Answer")
+_Reply = TypeVar("_Reply")
 
 _ATTEMPT_S = 5.0
-"""One attempt; a broken connection ends it sooner."""
+"""Deadline of one attempt; a broken connection ends it sooner."""
 _PAUSE_S = 0.1
-"""Between attempts: a broker that is gone ends them at once."""
+"""Pause between attempts. A refused connection fails immediately instead of using up the attempt."""
 
 
 class BrokerClient:
-    """The broker, from another process. Threads may share it. Also a `Channel` itself."""
+    """The broker as seen from another process. Thread-safe. It is a `Channel` itself."""
 
     def __init__(self, channel: Channel, *, deadline_s: float = 60.0, stop: StopToken | None = None) -> None:
-        """``deadline_s``: how long a request is tried, over a broker restart in particular, before `PeerTimeout`.
-
-        After ``stop`` nothing is tried again.
-        """
+        """``deadline_s``: time for which a request is repeated before it raises `PeerTimeout`, long enough for a restart of the
+        broker. After ``stop`` no request is repeated."""
         self.channel = channel
         self._deadline_s = deadline_s
         self._stop = stop if stop is not None else StopToken()
@@ -70,68 +68,66 @@ class BrokerClient:
         self._submissions = Submissions()
 
     def hello(self, hello: Hello) -> Welcome:
-        """Make this process known; `common.lifecycle.Heartbeat` does it too."""
+        """Register this process; `common.lifecycle.HeartbeatThread` does it too."""
         return self._ask(hello, Welcome)
 
     def heartbeat(self, heartbeat: Heartbeat) -> None:
-        """Raises `UnknownPeer` when the broker has restarted since `hello`."""
+        """Send one heartbeat. Raises `UnknownPeer` when the broker has restarted since `hello`."""
         self._ask(heartbeat, HeartbeatAck)
 
     def directory(self, role: Role) -> tuple[PeerEntry, ...]:
-        """Live processes of a role, by index."""
+        """Live processes of a role, sorted by index."""
         return self._ask(DirectoryRequest(role), Directory).peers
 
     def place_order(self, order: RolloutOrder) -> None:
-        """Ask for rollouts; placing the same open order again changes nothing. Raises `OrderRefused` when its id is taken."""
+        """Order rollouts. Placing the same open order again changes nothing. Raises `OrderRefused` when its id is taken."""
         self._ask(order, Ack)
 
     def close_order(self, order_id: str) -> None:
-        """No more of this order; its incomplete groups are given up."""
+        """End an order; its incomplete groups are dropped."""
         self._ask(OrderClosure(order_id), Ack)
 
     def request_assignment(self, incarnation: str, policy_version: int) -> Assignment | NoAssignment:
-        """One episode to play, or why there is none."""
+        """One episode to play, or the reason why there is none."""
         request_id = f"{self._request_prefix}-{next(self._request_numbers)}"
-        answer = self.request(AssignmentRequest(incarnation, policy_version, request_id), timeout_s=self._deadline_s)
-        if isinstance(answer, (Assignment, NoAssignment)):
-            return answer
-        raise _unexpected(answer)
+        reply = self.request(AssignmentRequest(incarnation, policy_version, request_id), timeout_s=self._deadline_s)
+        if isinstance(reply, (Assignment, NoAssignment)):
+            return reply
+        raise _unexpected(reply)
 
     def return_assignment(self, assignment_id: str, incarnation: str, reason: str) -> None:
-        """An episode that could not be played; ``reason``: the error's code."""
+        """Return an episode that could not be played; ``reason``: code of the error."""
         self._ask(AssignmentReturn(assignment_id, incarnation, reason), Ack)
 
     def submit(self, trajectory: Trajectory) -> TrajectoryReceipt:
-        """Hand in an episode. When an earlier attempt arrived, the answer is `duplicate`: it is safe. Raises `DiskFull`.
-
-        What several threads hand in at the same time may travel together.
-        """
+        """Hand in an episode. After an attempt whose reply was lost, the receipt says `duplicate`: the trajectory is on disk.
+        Raises `DiskFull`. The trajectories of several threads may travel in one message."""
         return self._submissions.submit(trajectory, self._send)
 
     def fetch_group(self, group_seq: int) -> TrajectoryGroup | NoGroup:
-        """The group of this number, as often as it is asked for until it is reported as consumed."""
-        answer = self.request(GroupRequest(group_seq), timeout_s=self._deadline_s)
-        if isinstance(answer, (TrajectoryGroup, NoGroup)):
-            return answer
-        raise _unexpected(answer)
+        """The group with this number, any number of times until it is reported as consumed."""
+        reply = self.request(GroupRequest(group_seq), timeout_s=self._deadline_s)
+        if isinstance(reply, (TrajectoryGroup, NoGroup)):
+            return reply
+        raise _unexpected(reply)
 
     def report_consumption(self, group_seq: int) -> None:
-        """A checkpoint on disk covers all groups below ``group_seq``."""
+        """Report that a checkpoint on disk covers all groups below ``group_seq``."""
         self._ask(ConsumptionReport(group_seq), Ack)
 
     def announce_version(self, policy_version: int, *, group_seq: int) -> None:
-        """The learner has this version now."""
+        """Announce the learner's present version; ``group_seq``: first group whose outcome it has not decided."""
         self._ask(VersionAnnouncement(policy_version, group_seq), Ack)
 
     def status(self, *, timeout_s: float | None = None) -> Status:
-        """All counters, queues and peers."""
-        answer = self.request(StatusRequest(), timeout_s=self._deadline_s if timeout_s is None else timeout_s)
-        if isinstance(answer, Status):
-            return answer
-        raise _unexpected(answer)
+        """State of the run: all counters, queues and peers."""
+        reply = self.request(StatusRequest(), timeout_s=self._deadline_s if timeout_s is None else timeout_s)
+        if isinstance(reply, Status):
+            return reply
+        raise _unexpected(reply)
 
     def request(self, message: Message, *, timeout_s: float) -> Message:
-        """Ask until ``timeout_s`` is over, however often the broker restarts meanwhile."""
+        """Repeat ``message`` until there is a reply or ``timeout_s`` is over, across restarts of the broker."""
         deadline = time.monotonic() + timeout_s
         while True:
             left_s = deadline - time.monotonic()
@@ -156,12 +152,12 @@ class BrokerClient:
             raise ProtocolError(f"the broker gave receipts for others than the {len(trajectories)} trajectories that it was sent")
         return receipts
 
-    def _ask(self, message: Message, answer_type: type[_Answer]) -> _Answer:
-        answer = self.request(message, timeout_s=self._deadline_s)
-        if isinstance(answer, answer_type):
-            return answer
-        raise _unexpected(answer)
+    def _ask(self, message: Message, reply_type: type[_Reply]) -> _Reply:
+        reply = self.request(message, timeout_s=self._deadline_s)
+        if isinstance(reply, reply_type):
+            return reply
+        raise _unexpected(reply)
 
 
-def _unexpected(answer: Message) -> ProtocolError:
-    return ProtocolError(f"the broker answered with an unexpected {type(answer).__name__}")
+def _unexpected(reply: Message) -> ProtocolError:
+    return ProtocolError(f"the broker answered with an unexpected {type(reply).__name__}")

@@ -189,7 +189,7 @@ class BrokerCore:
         self._log("peer.greeted", peer=f"{hello.role}-{hello.index}:{hello.incarnation}", pid=hello.pid)
         if replaced is not None:
             self.assignments.release_all(replaced)
-        return Welcome(self.run_id, self.policy_version)
+        return Welcome(self.policy_version)
 
     def _accept_heartbeat(self, heartbeat: Heartbeat) -> HeartbeatAck:
         self.peers.beat(heartbeat, self._now)
@@ -211,7 +211,7 @@ class BrokerCore:
     def _deliver_group(self, request: GroupRequest) -> TrajectoryGroup | NoGroup:
         group, is_first = self.delivery.fetch(request.group_seq)
         if group is None:
-            return NoGroup(self.orders.num_pending, self.orders.versions_in_flight)
+            return NoGroup(self.orders.versions_in_flight)
         if is_first:
             self.counters.count_delivered(group)
         return group

@@ -57,17 +57,3 @@ def _wall_offset() -> float:
 def boot_id() -> str:
     """Name of the boot that `time.CLOCK_BOOTTIME` counts from."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
-
-
-class ManualClock:
-    """A clock for tests and simulations that moves only when told."""
-
-    def __init__(self, now: float = 0.0) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
-
-    def advance(self, duration_s: float) -> None:
-        """Let ``duration_s`` pass."""
-        self.now += duration_s

@@ -1,7 +1,7 @@
 """An OpenAI-compatible server that holds a model, as `vllm serve` is: which models it has, and completions of token ids.
 
-Prompts are sent as token ids and answers come back as such (vLLM's ``return_token_ids``): a server that only speaks text would
-leave open what was said. Standard library only. Nothing is sent to a host that neither the configuration nor the environment has
+Prompts are sent as token ids, and completions come back as token ids (vLLM's ``return_token_ids``): text alone would leave open
+which tokens were sampled. Standard library only. Nothing is sent to a host that neither the configuration nor the environment has
 named: redirects are not followed, and proxies (`http_proxy`, `https_proxy`, `all_proxy`) count, but never for servers of this
 machine and those of `no_proxy`.
 """
@@ -35,11 +35,11 @@ from computerrl.common.wire.addresses import is_own
 
 FIELD = "actor.endpoint"
 LOOK_S = 10.0
-"""For the list of models, and for the first completion."""
+"""Deadline for the list of models, and for the first completion."""
 
-_MAX_ANSWER_BYTES = 64 << 20
+_MAX_REPLY_BYTES = 64 << 20
 _SHOWN_CHARS = 200
-"""Of what a server says."""
+"""Number of characters of a server's text that an error quotes."""
 _MAX_SHOWN_NAMES = 20
 _MIN_KEY_CHARS, _MAX_KEY_BYTES = 16, 16 << 10
 _MAX_TOKEN = 2**31 - 1
@@ -62,15 +62,15 @@ _STEPS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A completion."""
+class EndpointCompletion:
+    """A completion as the server sends it."""
 
     tokens: list[int]
-    """Stop token included."""
+    """Tokens, stop token included."""
     logprobs: list[float]
-    """Of each token."""
+    """Log-prob of each token."""
     is_cut: bool
-    """Its tokens were used up before it ended."""
+    """Whether it reached the maximum number of tokens before its end."""
 
 
 def completion(
@@ -141,20 +141,20 @@ class Endpoint:
         except EndpointRefused as error:
             raise ConfigError([Problem(FIELD, error.reason, error.next_step)]) from None
 
-    def complete(self, asked: Mapping[str, Any], *, timeout_s: float | None = None) -> Answer:
+    def complete(self, asked: Mapping[str, Any], *, timeout_s: float | None = None) -> EndpointCompletion:
         """The first choice of what is ``asked`` (`completion`), within ``timeout_s``, or what the configuration says.
 
         Raises `PeerTimeout` when nobody answers in time, `EndpointRefused` for a refusal and for an answer that is none.
         """
-        answer = self._ask("completions", asked, timeout_s=self._config.timeout_s if timeout_s is None else timeout_s)
+        reply = self._ask("completions", asked, timeout_s=self._config.timeout_s if timeout_s is None else timeout_s)
         try:
-            choice = answer["choices"][0]
+            choice = reply["choices"][0]
         except (KeyError, IndexError, TypeError):
             choice = None
         if not isinstance(choice, dict):
-            reason = f"{self._url} answered a completion without choices: {self._quoted(json.dumps(answer))}"
+            reason = f"{self._url} answered a completion without choices: {self._quoted(json.dumps(reply))}"
             raise EndpointRefused(reason, _ADDRESS)
-        return _answer(choice, most=asked["max_tokens"])
+        return _completion(choice, most=asked["max_tokens"])
 
     def _ask(self, what: str, asked: Mapping[str, Any] | None, *, timeout_s: float) -> Any:
         url = f"{self._url}/{what}"
@@ -171,8 +171,8 @@ class Endpoint:
             raise PeerTimeout(f"{url} does not answer: {error}{self._way}") from None
         if not 200 <= status < 300:
             raise self._refusal(url, status, headers, text)
-        if len(text) > _MAX_ANSWER_BYTES:
-            raise EndpointRefused(f"{where} answered with more than {_MAX_ANSWER_BYTES >> 20} MiB", _ADDRESS)
+        if len(text) > _MAX_REPLY_BYTES:
+            raise EndpointRefused(f"{where} answered with more than {_MAX_REPLY_BYTES >> 20} MiB", _ADDRESS)
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -196,9 +196,9 @@ class Endpoint:
         try:
             with _cut_after(timeout_s, connection):
                 connection.request("GET" if data is None else "POST", target, body=data, headers=headers)
-                with connection.getresponse() as answer:
-                    read = _read_answer if 200 <= answer.status < 300 else _read_beginning
-                    return answer.status, answer.headers, read(answer)
+                with connection.getresponse() as response:
+                    read = _read_reply if 200 <= response.status < 300 else _read_beginning
+                    return response.status, response.headers, read(response)
         finally:
             connection.close()
 
@@ -255,23 +255,23 @@ def _cut_after(timeout_s: float, connection: http.client.HTTPConnection) -> Iter
         raise TimeoutError(f"the whole answer has not come within {timeout_s:g} s")
 
 
-def _read_answer(answer: http.client.HTTPResponse) -> bytes:
+def _read_reply(response: http.client.HTTPResponse) -> bytes:
     """The body, or the beginning of one that is too large. Raises `http.client.HTTPException` for one that broke off."""
-    text = answer.read(_MAX_ANSWER_BYTES + 1)
-    if answer.length and len(text) <= _MAX_ANSWER_BYTES:
-        raise http.client.IncompleteRead(text, answer.length)
+    text = response.read(_MAX_REPLY_BYTES + 1)
+    if response.length and len(text) <= _MAX_REPLY_BYTES:
+        raise http.client.IncompleteRead(text, response.length)
     return text
 
 
-def _read_beginning(answer: http.client.HTTPResponse) -> bytes:
+def _read_beginning(response: http.client.HTTPResponse) -> bytes:
     """What there is of the reason for a refusal."""
     try:
-        return answer.read(4 * _SHOWN_CHARS)
+        return response.read(4 * _SHOWN_CHARS)
     except (OSError, http.client.HTTPException):
         return b"(its reason broke off)"
 
 
-def _answer(choice: Mapping[str, Any], *, most: int) -> Answer:
+def _completion(choice: Mapping[str, Any], *, most: int) -> EndpointCompletion:
     """The answer of at most ``most`` tokens that a server's ``choice`` holds. Raises `EndpointRefused`."""
     try:
         tokens, logprobs = list(choice["token_ids"]), [float(value) for value in choice["logprobs"]["token_logprobs"]]
@@ -284,7 +284,7 @@ def _answer(choice: Mapping[str, Any], *, most: int) -> Answer:
     odd = [token for token in tokens if type(token) is not int or not 0 <= token <= _MAX_TOKEN]
     if odd or not all(map(math.isfinite, logprobs)):
         raise EndpointRefused(f"the server's answer has ids or log-probs that are none: {(odd or logprobs)[:3]!r:.100}", _VLLM)
-    return Answer(tokens, logprobs, is_cut=choice.get("finish_reason") == "length")
+    return EndpointCompletion(tokens, logprobs, is_cut=choice.get("finish_reason") == "length")
 
 
 def _broken(where: str, why: str) -> EndpointRefused:

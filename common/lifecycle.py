@@ -16,19 +16,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from computerrl.common import log
 from computerrl.common.errors import ComputerRLError, Superseded, UnknownPeer
-from computerrl.common.messages import Heartbeat as HeartbeatMessage
-from computerrl.common.messages import HeartbeatAck, Hello, Message, Role, Welcome
-
-if TYPE_CHECKING:
-    from typing import Protocol
-
-    class _Channel(Protocol):
-        def request(self, message: Message, *, timeout_s: float) -> Message: ...
-
+from computerrl.common.messages import Heartbeat, HeartbeatAck, Hello, Role
+from computerrl.common.wire.channel import Channel
 
 _PR_SET_PDEATHSIG = 1
 
@@ -148,22 +140,24 @@ def new_incarnation() -> str:
 
 
 CLOSE_LIMIT_S = 0.2
-"""A beat takes a millisecond; stopping processes have three seconds in all and must not wait for a dead broker."""
+"""Maximum wait for the heartbeat thread at the end. A heartbeat takes a millisecond; a stopping process has three seconds in all
+and must not wait for a dead broker."""
 
 
 _FIRST_PERIOD_S = 1.0
-"""Until the broker names another one."""
+"""Period of the heartbeat until the broker sets another one."""
 
 
-class Heartbeat:
-    """Says `Hello`, then that this process is alive, as often as the broker wants it, from its own thread. Never raises.
+class HeartbeatThread:
+    """Sends `Hello`, then heartbeats with the period that the broker sets, from its own thread. Never raises.
 
-    Says `Hello` again when the broker does not know us (it restarted). Starts at once; end it with `close`, or use it in `with`.
+    It sends `Hello` again when the broker does not know this process, because the broker restarted. The thread starts at once;
+    end it with `close`, or use it in `with`.
     """
 
     def __init__(
         self,
-        channel: _Channel,
+        channel: Channel,
         *,
         role: Role,
         index: int,
@@ -173,7 +167,8 @@ class Heartbeat:
         note: Callable[[], str] = str,
         stop: StopToken | None = None,
     ) -> None:
-        """``metrics`` and ``note`` are called in the heartbeat's thread. ``stop`` is set when a newer process has our place."""
+        """``metrics`` and ``note`` are called in the heartbeat's thread. ``stop`` is set when a newer process has replaced
+        this one."""
         self._channel = channel
         self._hello = Hello(role, index, incarnation, socket.gethostname(), os.getpid(), dict(endpoints or {}))
         self._metrics = metrics
@@ -181,26 +176,15 @@ class Heartbeat:
         self._stop = stop
         self._period_s = _FIRST_PERIOD_S
         self._ended = threading.Event()
-        self._welcomed = threading.Event()
-        self._welcome: Welcome | None = None
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self._thread.start()
 
-    @property
-    def welcome(self) -> Welcome | None:
-        """The broker's latest `Welcome`, None before the first."""
-        return self._welcome
-
-    def wait_welcome(self, timeout_s: float) -> bool:
-        """Wait until the broker knows this process."""
-        return self._welcomed.wait(timeout_s)
-
     def close(self) -> None:
-        """End the thread. One that waits for a broker which is gone is left behind: it ends when its channel is closed."""
+        """End the thread. A thread that waits for a dead broker is left behind and ends when its channel is closed."""
         self._ended.set()
         self._thread.join(timeout=CLOSE_LIMIT_S)
 
-    def __enter__(self) -> Heartbeat:
+    def __enter__(self) -> HeartbeatThread:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -219,7 +203,7 @@ class Heartbeat:
             except ComputerRLError as error:
                 if self._ended.is_set():
                     return
-                # A broker that comes back soon needs to know who is there.
+                # A broker that comes back needs to hear from all processes soon.
                 known, self._period_s = False, _FIRST_PERIOD_S
                 log.get_logger().warning("heartbeat.failed", error=error.code, reason=str(error))
             except Exception:  # noqa: BLE001
@@ -229,17 +213,14 @@ class Heartbeat:
 
     def _beat(self, known: bool) -> bool:
         if not known:
-            answer = self._channel.request(self._hello, timeout_s=10.0)
-            if isinstance(answer, Welcome):
-                self._welcome = answer
-                self._welcomed.set()
+            self._channel.request(self._hello, timeout_s=10.0)
         hello = self._hello
-        beat = HeartbeatMessage(hello.role, hello.index, hello.incarnation, self._metrics(), self._note())
+        heartbeat = Heartbeat(hello.role, hello.index, hello.incarnation, self._metrics(), self._note())
         try:
-            answer = self._channel.request(beat, timeout_s=10.0)
+            reply = self._channel.request(heartbeat, timeout_s=10.0)
         except UnknownPeer:
             self._period_s = _FIRST_PERIOD_S
             return False
-        if isinstance(answer, HeartbeatAck):
-            self._period_s = answer.period_s
+        if isinstance(reply, HeartbeatAck):
+            self._period_s = reply.period_s
         return True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import threading
 import time
 from collections import deque
@@ -76,32 +75,6 @@ class Timings:
     @property
     def p90(self) -> float:
         return self.quantile(0.9)
-
-
-class Reservoir:
-    """A uniform sample of fixed size of all values ever seen (Vitter's algorithm R), for whole-run quantiles."""
-
-    def __init__(self, size: int = 1024, *, seed: int = 0) -> None:
-        self._size = size
-        self._values: list[float] = []
-        self._num_seen = 0
-        self._random = random.Random(seed)
-        self._lock = threading.Lock()
-
-    def add(self, value: float) -> None:
-        """Take one value in."""
-        with self._lock:
-            self._num_seen += 1
-            if len(self._values) < self._size:
-                self._values.append(value)
-            elif (place := self._random.randrange(self._num_seen)) < self._size:
-                self._values[place] = value
-
-    def quantile(self, fraction: float) -> float:
-        """Nearest-rank quantile of the sample; 0 when empty."""
-        with self._lock:
-            values = sorted(self._values)
-        return values[min(len(values) - 1, int(fraction * len(values)))] if values else 0.0
 
 
 class Rate:

@@ -93,7 +93,7 @@ class WeightPlan:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One version's layout and checksums; travels as JSON inside a `WeightInvitation`."""
+    """One version's layout and checksums; travels as JSON inside a `WeightUpdate`."""
 
     policy_version: int
     model_digest: str
@@ -101,11 +101,6 @@ class Manifest:
     plan: WeightPlan
     checksums: tuple[int, ...]
     """`checksum` of each bucket's bytes."""
-
-    @property
-    def is_base_model(self) -> bool:
-        """Nothing to send: this version is the untouched base model."""
-        return not self.plan.slots
 
     def to_json(self) -> str:
         """The text form."""

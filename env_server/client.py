@@ -1,7 +1,8 @@
-"""What other parts use of the environment side: desktops by request, stored screenshots, family names, room on this host.
+"""The part of the environment side that other folders may use: desktops by request, stored screenshots, names of task families,
+and memory of this host.
 
-The only file here that others import. Starts nothing, retries nothing: a step must not be done twice, so a lost answer is the
-caller's `PeerTimeout`, who gives the episode back.
+The only file of this folder that other folders import. It starts nothing and repeats no request: a step must not be done twice,
+so a lost reply raises `PeerTimeout`, after which the actor returns the episode.
 """
 
 from __future__ import annotations
@@ -40,15 +41,15 @@ from computerrl.env_server.tasks import advice, families_of, is_shown_by_hand, o
 from computerrl.env_server.tasks.family import Family
 
 _SLACK_S = 5.0
-"""A server answers by its own deadline; the client waits this much longer before it gives the server up."""
+"""Time by which the client's deadline exceeds the server's own."""
 
 _ONLY_IN_FULL = frozenset({"impress", "vlc", "gimp", "thunderbird", "terminal"})
 """Applications that image core lacks."""
 _OFFICE = frozenset({"calc", "writer", "impress"})
-"""Applications of one process, which starts with Calc's window."""
+"""Applications of the one office process, which starts with Calc's window."""
 
 _NUM_EXAMPLES = 6
-"""Families that an error names as examples."""
+"""Number of families that an error names as examples."""
 
 T = TypeVar("T")
 
@@ -66,36 +67,36 @@ class DesktopClient:
     def lease(
         self, incarnation: str, task: TaskRef | None = None, *, next_task: TaskRef | None = None, timeout_s: float = 15.0
     ) -> Lease:
-        """A desktop for playing ``task``; ``next_task`` is what will be asked for next, for a spare desktop to show beforehand.
+        """Lease a desktop for playing ``task``. ``next_task``: the probable next task, which a spare desktop prepares.
 
-        Raises `NoDesktop` (after a wait at the server's) or `HostBroken`.
+        Raises `NoDesktop`, after the server has waited for a free one, or `HostBroken`.
         """
         return self._ask(LeaseRequest(incarnation, task, next_task), Lease, timeout_s)
 
     def reset(self, lease: Lease, task: TaskRef) -> TaskStarted:
-        """Put ``task`` on screen. Raises `TaskFailed`, `DesktopBroken`, `LeaseRefused`."""
+        """Put ``task`` on the screen. Raises `TaskFailed`, `DesktopBroken`, `LeaseRefused`."""
         timeout_s = reset_limit_s(self._config, task) + _SLACK_S
         return self._ask(TaskReset(lease=lease, task=task), TaskStarted, timeout_s)
 
-    def step(self, lease: Lease, action: Action, *, answer: str = "") -> StepResult:
-        """Do ``action``, said as ``answer``. Raises `DesktopBroken`, `LeaseRefused`; the policy's mistakes are in
-        ``action_error``."""
-        return self._ask(StepRequest(lease=lease, action=action, answer=answer), StepResult, self._step_timeout_s)
+    def step(self, lease: Lease, action: Action, *, completion: str = "") -> StepResult:
+        """Do ``action``, which was parsed from ``completion``. Raises `DesktopBroken`, `LeaseRefused`; a mistake of the policy is
+        in ``action_error``."""
+        return self._ask(StepRequest(lease=lease, action=action, completion=completion), StepResult, self._step_timeout_s)
 
     def demonstrate(self, lease: Lease) -> str:
-        """What the scripted demonstrator would do now, in the policy's words."""
+        """The scripted demonstrator's next action, as the text that the policy would have to write."""
         return self._ask(DemonstrationRequest(lease=lease), Demonstration, self._step_timeout_s).action_text
 
     def evaluate(self, lease: Lease, final_action: FinalAction = "") -> Evaluation:
-        """The verdict on the desktop's state after ``final_action``."""
+        """Verdict on the desktop's state after ``final_action``."""
         return self._ask(EvaluationRequest(lease=lease, final_action=final_action), Evaluation, self._evaluate_timeout_s)
 
     def look(self, *, elements_of: int = -1) -> Desktops:
-        """What all desktops show, with the elements of one; changes nothing."""
+        """Views of all desktops, with the elements of desktop ``elements_of``; changes nothing."""
         return self._ask(DesktopsRequest(elements_of), Desktops, self._step_timeout_s)
 
     def release(self, lease: Lease) -> None:
-        """Give the desktop back. Raises `LeaseRefused` when it was taken back before."""
+        """Return the desktop. Raises `LeaseRefused` when the lease has ended already."""
         self._ask(LeaseRelease(lease=lease), Ack, self._step_timeout_s)
 
     def close(self) -> None:
@@ -103,17 +104,17 @@ class DesktopClient:
         self._channel.close()
 
     def _ask(self, request: Message, kind: type[T], timeout_s: float) -> T:
-        answer = self._channel.request(request, timeout_s=timeout_s)
-        if not isinstance(answer, kind):
-            raise ProtocolError(f"env_server answered {type(request).__name__} with {type(answer).__name__}")
-        return answer
+        reply = self._channel.request(request, timeout_s=timeout_s)
+        if not isinstance(reply, kind):
+            raise ProtocolError(f"env_server answered {type(request).__name__} with {type(reply).__name__}")
+        return reply
 
 
 def family_names(config: RunConfig) -> tuple[str, ...]:
-    """The families this run plays: those named in ``tasks.families``, else the default ones that the driver can play.
+    """Families that this run plays: those in ``tasks.families``, else the default ones that the driver can play.
 
-    Raises `ConfigError` for names that do not exist, that the driver or the image cannot play, or that the recipe wants
-    demonstrated although they have no demonstrator.
+    Raises `ConfigError` for names that do not exist, that the driver or the image cannot play, or that the recipe orders
+    demonstrations of although they have no demonstrator.
     """
     driver = config.desktop.driver
     known = families_of(config.tasks)
@@ -130,7 +131,7 @@ def family_names(config: RunConfig) -> tuple[str, ...]:
         if name not in possible
     ]
     recipe = config.learner.recipe
-    # Of families that the run does not play: a configuration may be narrowed to some of its families.
+    # Families that exist but are not played are allowed: a configuration may be narrowed to some of its families.
     problems += [
         Problem(f"learner.recipe.demos_of_family.{name}", f"no task family {name!r}; {advice(name, config.tasks)}", "remove it")
         for name in sorted(recipe.demos_of_family.keys() - known.keys())
@@ -153,25 +154,25 @@ def family_names(config: RunConfig) -> tuple[str, ...]:
 
 
 def needed_desktop(config: RunConfig) -> DesktopConfig:
-    """``config.desktop`` for the run's families (`with_needed_apps`). Raises `ConfigError` as `family_names`."""
+    """``config.desktop`` for the run's families, see `with_needed_apps`. Raises `ConfigError` like `family_names`."""
     families = families_of(config.tasks)
     return with_needed_apps(config.desktop, [families[name] for name in family_names(config)])
 
 
 def with_needed_apps(desktop: DesktopConfig, families: Iterable[Family]) -> DesktopConfig:
-    """``desktop`` whose warm applications are those that ``families`` are played in; the others are still opened on demand."""
+    """``desktop`` with only those warm applications that ``families`` need; the others are still opened on demand."""
     needed = {"calc" if app in _OFFICE else app for family in families for app in family.apps}
     return desktop.model_copy(update={"apps": tuple(app for app in desktop.apps if app in needed)})
 
 
 def without_demonstrator(config: RunConfig, names: Sequence[str]) -> tuple[str, ...]:
-    """Of the families ``names`` those that nothing demonstrates."""
+    """Those of the families ``names`` that have no demonstrator."""
     families = families_of(config.tasks)
     return tuple(name for name in names if not families[name].has_demonstrator)
 
 
 def memory_problem(config: DesktopConfig, *, available_mb: int | None = None) -> Problem | None:
-    """Why this host's memory does not hold the desktops, None when it does; ``available_mb`` None asks the kernel."""
+    """Problem when this host's memory does not hold the desktops, else None. ``available_mb``: None measures it."""
     if config.driver == "scripted":
         return None
     available_mb = memory.available_mb() if available_mb is None else available_mb

@@ -92,8 +92,6 @@ class TaskInstance:
     """Demonstrator with mouse and keyboard alone, where ``demonstrate`` calls applications; None: there is none."""
     judges_giving_up: bool = False
     """Whether the evaluator decides the reward of a final ``fail()`` (`final_action`); else it is 0, as the task can be done."""
-    finishes_itself: bool = False
-    """The page scores at once; the episode ends without ``done()``."""
     prepare: Callable[[Getter], None] | None = None
     """Set-up that needs answers of the desktop. It runs through the getter after ``setup``, before the first observation."""
     outputs: dict[str, str] = field(default_factory=dict)

@@ -14,7 +14,7 @@ from computerrl.common import log
 from computerrl.common.config import RunConfig
 from computerrl.common.errors import ConfigError, PeerTimeout, Problem, SetupError
 from computerrl.common.exporter import exporting
-from computerrl.common.lifecycle import Heartbeat, StopToken, new_incarnation
+from computerrl.common.lifecycle import HeartbeatThread, StopToken, new_incarnation
 from computerrl.common.run_files.run_folder import RunFolder, write_atomically
 from computerrl.common.wire.addresses import own_address, tcp_address
 from computerrl.common.wire.transport import Client, Server
@@ -114,8 +114,8 @@ def _heartbeat(
     service: DesktopService,
     metrics: Callable[[], dict[str, float]],
     stop: StopToken,
-) -> Heartbeat:
-    return Heartbeat(
+) -> HeartbeatThread:
+    return HeartbeatThread(
         channel,
         role="env_server",
         index=index,

@@ -1,12 +1,12 @@
-"""What other folders may use of the learner: its weight endpoint and the broadcast group.
+"""The part of the learner that other folders may use: its weight endpoint and the broadcast group.
 
-`WeightClient` is the control side (who takes part in which broadcast); `BroadcastGroup` moves the bytes. Deciding what is
-sent and loading it into an engine happen elsewhere (`learner.weights.sender`, `actor.serving.weight_receiver`).
+`WeightClient` sends the control messages (which receiver takes part in which update); `BroadcastGroup` moves the bytes. Choosing
+the version and loading it into an engine happen elsewhere (`learner.weights.sender`, `actor.serving.weight_receiver`).
 
-Security: the control messages are encrypted and authenticated like every other socket of the run. torch.distributed has
-neither: its store and its data connections are open to whoever can reach the address. They listen on
+Security: the control messages are encrypted and authenticated like every other socket of the run. torch.distributed does
+neither: its store and its data connections are open to every process that can reach the address. They listen on
 `learner.bind_address` (loopback unless changed) and a random port, and the store keys carry a random token that only
-travels over the encrypted control socket; on a shared network put them on the cluster's private interface.
+travels over the encrypted control socket. On a shared network, put them on the cluster's private interface.
 """
 
 from __future__ import annotations
@@ -20,8 +20,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from computerrl.common.errors import PeerTimeout, ProtocolError, WeightError
-from computerrl.common.messages import Ack, Message, WeightInvitation, WeightJoin, WeightLoaded
+from computerrl.common.messages import (
+    Ack,
+    BaseModelInvitation,
+    BroadcastInvitation,
+    FileInvitation,
+    Message,
+    NothingNewer,
+    WeightJoin,
+    WeightLoaded,
+)
 from computerrl.common.wire.addresses import in_address, is_ipv6, split_address
+from computerrl.common.wire.transport import Channel
 
 if TYPE_CHECKING:
     import torch
@@ -32,47 +42,43 @@ WEIGHTS_ENDPOINT = "weights"
 """Name under which the learner announces its weight control socket in `Hello.endpoints`."""
 
 PARK_S = 1.0
-"""The learner holds a `WeightJoin` back this long when it has nothing new, then says so: a new version reaches a waiting
+"""Time that the learner holds back its reply to a `WeightJoin` while there is no newer version. A new version reaches a waiting
 receiver at once, and a receiver that died is forgotten within a second."""
 
 _POLL_S = 0.001
 
 _NUM_UNDER_WAY = 2
-"""Buckets: one whose bytes come while the one before it is checked. More only wait for each other."""
+"""Number of buckets under way: one arrives while the one before it is checked. More would only wait for each other."""
 
 _LOOK_AGAIN_S = 0.05
+"""Pause between two looks for a file that is not there yet."""
 
-
-class Channel(Protocol):
-    """The part of `common.wire.transport.Channel` used here."""
-
-    def request(self, message: Message, *, timeout_s: float) -> Message: ...
-
-    def close(self) -> None: ...
+Invitation = BaseModelInvitation | FileInvitation | BroadcastInvitation
+"""Invitations to an update, one type for each way in which the weights travel."""
 
 
 class WeightClient:
-    """Typed requests to the learner's weight endpoint; finds the learner again when it came back at another address."""
+    """Typed requests to the learner's weight endpoint. After a restart of the learner it connects to the new address."""
 
     def __init__(self, connect: Callable[[], Channel]) -> None:
-        """``connect`` opens a channel to where the learner is now; it raises `PeerTimeout` while there is none."""
+        """``connect`` opens a channel to the learner's present address; it raises `PeerTimeout` while there is no learner."""
         self._connect = connect
         self._channel: Channel | None = None
 
-    def join(self, receiver: str, *, loaded_version: int, model_digest: str, timeout_s: float) -> WeightInvitation:
-        """Ask to take part in the next broadcast; see `WeightInvitation.epoch` for "nothing new"."""
+    def join(self, receiver: str, *, loaded_version: int, model_digest: str, timeout_s: float) -> Invitation | NothingNewer:
+        """Ask for the next weight update. Raises `PeerTimeout`, and `WeightError` when the learner has another base model."""
         message = WeightJoin(receiver=receiver, loaded_version=loaded_version, model_digest=model_digest)
-        answer = self._request(message, timeout_s=timeout_s)
-        if not isinstance(answer, WeightInvitation):
-            raise ProtocolError(f"the learner answered WeightJoin with {type(answer).__name__}")
-        return answer
+        reply = self._request(message, timeout_s=timeout_s)
+        if not isinstance(reply, Invitation | NothingNewer):
+            raise ProtocolError(f"the learner answered WeightJoin with {type(reply).__name__}")
+        return reply
 
-    def loaded(self, receiver: str, *, policy_version: int, error: str, load_s: float, timeout_s: float) -> None:
-        """Report the version served now, or why it could not be loaded."""
-        message = WeightLoaded(receiver=receiver, policy_version=policy_version, error=error, load_s=load_s)
-        answer = self._request(message, timeout_s=timeout_s)
-        if not isinstance(answer, Ack):
-            raise ProtocolError(f"the learner answered WeightLoaded with {type(answer).__name__}")
+    def loaded(self, receiver: str, *, policy_version: int, error: str, timeout_s: float) -> None:
+        """Report the version that the receiver serves now, or the error with which the update failed."""
+        message = WeightLoaded(receiver=receiver, policy_version=policy_version, error=error)
+        reply = self._request(message, timeout_s=timeout_s)
+        if not isinstance(reply, Ack):
+            raise ProtocolError(f"the learner answered WeightLoaded with {type(reply).__name__}")
 
     def close(self) -> None:
         """Close the channel, if one is open."""
@@ -86,15 +92,15 @@ class WeightClient:
         try:
             return self._channel.request(message, timeout_s=timeout_s)
         except PeerTimeout:
-            # Dead, or restarted elsewhere: look it up again next time.
+            # The learner is dead or restarted elsewhere: the next request looks it up again.
             self.close()
             raise
 
 
 class BroadcastGroup:
-    """One epoch's process group: rank 0 is the learner. Any failure makes it useless; abandon it and form the next.
+    """Process group of one epoch, with the learner as rank 0. After any failure, abandon it and form the next.
 
-    Built from the backend's class directly, so that several epochs can live in one process and the default group of
+    It is built from the backend's class directly, so that several epochs can live in one process and the default group of
     torch.distributed stays free for the training itself.
     """
 
@@ -110,10 +116,10 @@ class BroadcastGroup:
         form_timeout_s: float,
         timeout_s: float,
     ) -> None:
-        """Blocks until all members are there; raises RuntimeError when they are not within ``form_timeout_s``.
+        """Block until all members have joined. Raises RuntimeError when they have not within ``form_timeout_s``.
 
-        ``store`` is the learner's TCPStore (`serve_store`, `join_store`); ``host`` the local address to listen on;
-        ``timeout_s`` is for each broadcast afterwards.
+        ``store``: the learner's TCPStore (`serve_store`, `join_store`); ``host``: local address to listen on; ``timeout_s``:
+        deadline of each broadcast afterwards.
         """
         import datetime
 
@@ -125,7 +131,7 @@ class BroadcastGroup:
         _meet(scoped, rank=rank, world_size=world_size, timeout=form_timeout)
         if backend == "nccl":
             nccl_options = dist.ProcessGroupNCCL.Options()
-            # Its watchdog ends the process: only if ours below did not see it.
+            # NCCL's watchdog ends the process, so it must come after our own deadline below.
             nccl_options._timeout = datetime.timedelta(seconds=10 * timeout_s)
             self._group: Any = dist.ProcessGroupNCCL(scoped, rank, world_size, nccl_options)
         else:
@@ -142,8 +148,8 @@ class BroadcastGroup:
         self._under_way: deque[Any] = deque()
 
     def broadcast(self, buffers: Sequence[torch.Tensor]) -> Iterator[int]:
-        """Rank 0's ``buffers`` into everybody's: gives the index of each whose bytes are there, while the next one is under way.
-        Blocks without the interpreter lock. RuntimeError when a member is gone; the group is of no use then."""
+        """Copy rank 0's ``buffers`` into those of all members. Yields the index of each buffer that has arrived, while the next
+        one is under way. Blocks without the interpreter lock. Raises RuntimeError when a member is gone; abandon it then."""
         for i in range(len(buffers) + _NUM_UNDER_WAY - 1):
             if i < len(buffers):
                 self._under_way.append(self._group.broadcast([buffers[i]], self._options))
@@ -154,7 +160,7 @@ class BroadcastGroup:
                 yield i - _NUM_UNDER_WAY + 1
 
     def _wait_for_stream(self) -> None:
-        """NCCL's own wait only orders streams, and the bytes are looked at by the CPU next; nor has it a deadline."""
+        """Block until the bytes are there. NCCL's own wait only orders streams and has no deadline; the CPU reads them next."""
         import torch
 
         done = torch.cuda.Event()
@@ -166,12 +172,12 @@ class BroadcastGroup:
             time.sleep(_POLL_S)
 
     def abandon(self) -> None:
-        """Let go of everybody. gloo closes its connections; NCCL must abort, destroying may hang."""
+        """Leave the group. gloo closes its connections; NCCL must abort, because destroying may hang."""
         group, self._group = self._group, None
         if group is not None and self._backend == "nccl":
             group.abort()
         while self._under_way:
-            # gloo ends what is under way within its deadline or never lets go, and then with the interpreter lock held.
+            # gloo ends a broadcast under way within its deadline or never, and then with the interpreter lock held.
             with contextlib.suppress(RuntimeError):
                 self._under_way.popleft().wait()
 
@@ -179,18 +185,18 @@ class BroadcastGroup:
 def _meet(store: Any, *, rank: int, world_size: int, timeout: Any) -> None:
     """Wait until all members are there, before any of them connects to another.
 
-    gloo waits 30 s for a member that dies while the group forms, whatever timeout it is given; here it is the caller's.
+    gloo waits 30 s for a member that dies while the group forms, whatever timeout it is given; here the caller's timeout holds.
     """
     store.set(f"here-{rank}", b"1")
     try:
         store.wait([f"here-{other}" for other in range(world_size)], timeout)
     except RuntimeError:
-        store.delete_key(f"here-{rank}")  # Whoever comes later must not take us for present.
+        store.delete_key(f"here-{rank}")  # A later member must not count this one as present.
         raise
 
 
 def serve_store(host: str) -> tuple[Any, str]:
-    """(store, address) of a TCPStore that listens on ``host`` and a random port only (by itself it takes all interfaces)."""
+    """(store, address) of a new TCPStore that listens on ``host`` and a random port only (by default it takes all interfaces)."""
     import torch.distributed as dist
 
     family = socket.AF_INET6 if is_ipv6(host) else socket.AF_INET
@@ -203,7 +209,7 @@ def serve_store(host: str) -> tuple[Any, str]:
 
 
 def join_store(address: str, *, timeout_s: float) -> Any:
-    """Connect to the store at ``host:port``; RuntimeError when nobody listens there."""
+    """Connect to the store at ``host:port``. Raises RuntimeError when no store listens there."""
     import datetime
 
     import torch.distributed as dist
@@ -213,17 +219,17 @@ def join_store(address: str, *, timeout_s: float) -> Any:
 
 
 def local_host_towards(address: str) -> str:
-    """The local address from which ``host:port`` is reached: where this side of the group has to listen."""
+    """Local address from which ``host:port`` is reached, on which this side of the group has to listen."""
     host, port = split_address(address)
     family = socket.AF_INET6 if is_ipv6(host) else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, port))  # No packet is sent: this only asks the routing table.
+        probe.connect((host, port))  # Sends no packet; it only looks into the routing table.
         return str(probe.getsockname()[0])
 
 
 def read_buckets(path: Path, plan: WeightPlan, *, timeout_s: float) -> list[torch.Tensor]:
-    """Buckets of ``plan``, uint8 [bytes] each. A file that is not there yet (shared file systems show new names late) is waited
-    for. Raises `OSError`, `WeightError` for a file that is not of this plan."""
+    """Buckets of ``plan``, uint8 [bytes] each, from the file at ``path``. Waits up to ``timeout_s`` for the file: shared file
+    systems show new names late. Raises `OSError`, and `WeightError` for a file that is not of this plan."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -243,16 +249,16 @@ def read_buckets(path: Path, plan: WeightPlan, *, timeout_s: float) -> list[torc
 
 
 class WeightSink(Protocol):
-    """Where the learner's loop puts new weights."""
+    """Destination of new weights, for the learner's loop."""
 
     def publish_base(self, policy_version: int, *, probe_logprobs: Any) -> None:
-        """``policy_version`` is the untouched base model, which every engine has already."""
+        """Announce that ``policy_version`` is the untouched base model, which every engine has already."""
 
     def publish(self, policy_version: int, tensors: Mapping[str, torch.Tensor], *, probe_logprobs: Any) -> None:
         """Snapshot ``tensors`` and return at once; engines get them in the background."""
 
     def metrics(self) -> dict[str, float]:
-        """`learner/...` figures for the heartbeat."""
+        """Figures `learner/...` for the heartbeat."""
 
 
 class DirectWeights:

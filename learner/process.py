@@ -21,7 +21,7 @@ from computerrl.common import log
 from computerrl.common.config import RunConfig
 from computerrl.common.errors import PeerTimeout, WeightError
 from computerrl.common.exporter import exporting
-from computerrl.common.lifecycle import Heartbeat, StopToken, new_incarnation
+from computerrl.common.lifecycle import HeartbeatThread, StopToken, new_incarnation
 from computerrl.common.messages import Hello
 from computerrl.common.models.folder import model_folder
 from computerrl.common.run_files import requests
@@ -127,7 +127,7 @@ class _LearnerProcess:
     def run(self) -> None:
         """Until finished or stopped."""
         welcome = self._broker.hello(self._hello)
-        heartbeat = Heartbeat(
+        heartbeat = HeartbeatThread(
             self._broker,
             role="learner",
             index=self._index,
@@ -232,7 +232,7 @@ def _weight_sender(config: RunConfig, server: Server, *, model_digest: str, devi
         server,
         model_digest=model_digest,
         host=host,
-        backend="gloo" if files else backend,
+        backend="nccl" if backend == "nccl" else "gloo",
         timeout_s=config.learner.weight_timeout_s,
         files=files,
     )

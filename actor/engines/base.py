@@ -1,8 +1,8 @@
-"""What a policy engine is: requests in, sampled tokens with their log-probs and policy versions out.
+"""The interface of a policy engine: requests in, sampled tokens with their log-probs and policy versions out.
 
-Types and protocol only. An engine never knows about tasks, prompts as text, desktops or sockets; it samples token ids
-from token ids. Two implementations: `transformers_engine` and `vllm_engine`, both driven by `threaded.ThreadedEngine`. What has
-its weights elsewhere is a `Sampler` only.
+Types and protocols only. An engine never knows about tasks, prompts as text, desktops or sockets; it samples token ids
+from token ids. There are two implementations, `transformers_engine` and `vllm_engine`, both driven by `threaded.ThreadedEngine`.
+An engine whose weights are elsewhere is a `Sampler` only.
 
 Array shape legend: P prompt tokens, A sampled tokens.
 """
@@ -25,40 +25,53 @@ NO_VERSION = -1
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One completion to sample."""
+    """Request to sample one completion."""
 
     prompt_tokens: np.ndarray
     """[P] int32, at least one."""
     temperature: float
-    """Above 0: sample from softmax(logits / temperature), no truncation. 0: most likely token."""
+    """Sampling temperature. Above 0, tokens are sampled from softmax(logits / temperature) without truncation; 0 is greedy."""
     max_new_tokens: int
+    """Maximum number of tokens of the completion."""
     stop_tokens: frozenset[int]
-    """Sampling ends after one of these; it stays in the completion."""
+    """Tokens that end the completion; the one sampled stays in it."""
     may_be_older: bool = False
-    """Older weights may sample this one too, where an engine keeps some (`actor.engines.cross_policy`)."""
+    """Whether older weights may sample this completion too, in an engine that keeps some (`actor.engines.cross_policy`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What was sampled."""
+    """A sampled completion."""
 
     tokens: np.ndarray
     """[A] int32, stop token included."""
     logprobs: np.ndarray
-    """[A] float32, of the distribution that sampled (temperature applied; temperature 1 when greedy)."""
+    """[A] float32, under the sampling distribution (temperature applied; temperature 1 when greedy)."""
     policy_versions: np.ndarray
-    """[A] int32, version whose weights computed each token's distribution."""
+    """[A] int32, version of the weights that computed each token's distribution."""
     text: str
     """Decoded tokens without the stop token."""
     finish: Literal["stop", "length"]
+    """Reason for the end: a stop token, or `GenerationRequest.max_new_tokens`."""
     queue_s: float
-    """From `submit` until the engine took the request in."""
+    """Seconds from `submit` until the engine admitted the request."""
     generate_s: float
-    """From there until the last token."""
+    """Seconds from there until the last token."""
+
+
+class Versions(Protocol):
+    """Policy versions that may be served: by `actor.serving.weight_receiver.WeightReceiver` and `remote_engine.RemoteEngine`."""
+
+    @property
+    def policy_version(self) -> int:
+        """Version that may be served now; `NO_VERSION` while there is none."""
+
+    def wait_version(self, policy_version: int, *, timeout_s: float) -> bool:
+        """Wait until at least ``policy_version`` may be served; False when it did not come in time."""
 
 
 class Sampler(Protocol):
-    """Continuous batching: any number of threads submit, weights may change between two tokens of a completion."""
+    """Continuous batching: any number of threads submit, and weights may change between two tokens of a completion."""
 
     @property
     def policy_version(self) -> int:
@@ -68,28 +81,37 @@ class Sampler(Protocol):
         """Queue a request. The future raises `EngineFailed` when the engine breaks or closes."""
 
     def close(self) -> None:
-        """Fail what is queued and free everything; may be called twice."""
+        """Fail the queued requests and free all resources; may be called twice."""
 
 
-class PolicyEngine(Sampler, Protocol):
-    """A sampler that holds weights and takes new ones."""
+class WeightHolder(Protocol):
+    """The part of an engine that loads new weights."""
+
+    @property
+    def policy_version(self) -> int:
+        """Version of the weights; `NO_VERSION` while they are none."""
 
     def load(
         self, version: int, tensors: Mapping[str, torch.Tensor], *, expected_probe: Sequence[float] | np.ndarray | None = None
     ) -> float:
-        """Replace the named weights between two decode steps; gives the seconds that generation stood still.
+        """Replace the named weights between two decode steps. Returns the seconds for which generation stood still.
 
-        Names are Hugging Face parameter names; tensors that are not named keep their value. Completions under way go
-        on, their later tokens carry ``version``; nothing cached from older weights serves a new request. Nothing sampled with
-        the new weights leaves the engine before its `probe` agrees with ``expected_probe``, the learner's (None: not compared).
+        Names are Hugging Face parameter names; parameters that are not named keep their value. Completions under way go
+        on, and their later tokens carry ``version``; nothing cached from older weights serves a new request. No token sampled
+        with the new weights leaves the engine before its `probe` agrees with ``expected_probe``, the learner's (None: not
+        compared).
 
-        Raises `WeightError`. For unknown names or wrong shapes nothing has changed. When the probe differs or loading breaks
-        off, what the engine holds is no version: `policy_version` is `NO_VERSION`, and completions under way and new
+        Raises `WeightError`. After unknown names or wrong shapes nothing has changed. When the probe differs or loading breaks
+        off, the weights in the engine are no version: `policy_version` is `NO_VERSION`, and completions under way and new
         requests fail with `EngineFailed` until a `load` succeeds.
         """
 
+
+class PolicyEngine(Sampler, WeightHolder, Protocol):
+    """A sampler that holds weights and loads new ones."""
+
     def metrics(self) -> dict[str, float]:
-        """For heartbeats; empty for an engine that counts nothing."""
+        """Figures for heartbeats; empty for an engine that counts nothing."""
 
     def probe(self) -> np.ndarray:
         """Log-probs of `common.weight_plan.probe_tokens`: entry i is log p(token i+1 | tokens 0..i) at temperature 1."""

@@ -12,51 +12,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 
 from computerrl.actor.engines.kv_cache import KVCache
+from computerrl.actor.engines.passes import Pass
 from computerrl.common.errors import WeightError
 
 _ATTENTION = "computerrl_ragged"
 """Name of `_hf_attention` in transformers' attention registry."""
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Several new tokens of one request: of its prompt, or a guess of how its completion goes on."""
-
-    row: int
-    start: int
-    """First of its tokens in the pass."""
-    begin: int
-    """Its position in the request: this many tokens are cached already."""
-    end: int
-    mask: torch.Tensor
-    """[(end - begin) * G, end] additive, G rows per token."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """One forward pass: first one new token of each decoding row, in row order, then the chunks."""
-
-    tokens_N: torch.Tensor
-    positions_N: torch.Tensor
-    places: torch.Tensor
-    """Where the new tokens' keys and values go, from `KVCache.places`."""
-    decode_rows: torch.Tensor
-    num_decode: int
-    span: int
-    """Rows 0 .. span-1 take part in decode attention; those not decoding are computed and ignored."""
-    num_cached: int
-    """Longest decoding request, its new token included."""
-    decode_mask: torch.Tensor | None
-    """[span, 1, 1, num_cached] additive."""
-    chunks: tuple[Chunk, ...]
-    logit_rows_R: torch.Tensor
 
 
 class Decoder(Protocol):
@@ -66,15 +32,7 @@ class Decoder(Protocol):
         """Logits [R, V] in float32."""
 
     def update(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Replace named weights; all or nothing. Raises `WeightError`."""
-
-
-def make_chunk(*, row: int, start: int, begin: int, end: int, group: int, dtype: torch.dtype, device: str) -> Chunk:
-    """A `Chunk` with its causal mask."""
-    query = torch.arange(begin, end, device=device).repeat_interleave(group)
-    seen = torch.arange(end, device=device)[None, :] <= query[:, None]
-    mask = torch.zeros(seen.shape, dtype=dtype, device=device).masked_fill_(~seen, float("-inf"))
-    return Chunk(row=row, start=start, begin=begin, end=end, mask=mask)
+        """Replace all named weights, or none. Raises `WeightError`."""
 
 
 def attend(q_NQD: torch.Tensor, batch: Pass, keys_SHTD: torch.Tensor, values_SHTD: torch.Tensor, scale: float) -> torch.Tensor:

@@ -1,7 +1,7 @@
-"""An engine that asks a server: for evaluating models that somebody serves (`computerrl eval --endpoint`).
+"""An engine whose completions come from a model server, for evaluating served models (`computerrl eval --endpoint`).
 
-It takes no weights, so it serves every version that has none of its own. Log-probs are the server's word (before temperature,
-unless it runs with ``--logprobs-mode processed_logprobs``), and nothing is trained on them.
+It loads no weights: every version without tensors is served by the same model. Log-probs are those of the server (before
+temperature, unless it runs with ``--logprobs-mode processed_logprobs``), and nothing is trained on them.
 """
 
 from __future__ import annotations
@@ -18,33 +18,35 @@ import numpy as np
 
 from computerrl.actor.engines.base import NO_VERSION, Completion, GenerationRequest
 from computerrl.common import log
-from computerrl.common.endpoint import Answer, completion
+from computerrl.common.endpoint import EndpointCompletion, completion
 from computerrl.common.errors import ConfigError, EndpointBusy, EndpointRefused, EngineFailed, PeerTimeout, Problem, WeightError
 
 if TYPE_CHECKING:
     import torch
 
 PATIENCE_S = 120.0
-"""A server that is away for longer fails what was asked of it."""
+"""Time for which a request is repeated while the server is away."""
 
 _BACKOFF_S = (0.5, 10.0)
 _MOST_WAIT_S = 60.0
-"""A server that wants more time is asked all the same."""
+"""Longest wait that a server can demand before the next try."""
 _MOST_REFUSALS = 5
-"""In a row, with nothing else under way: then the server refuses for good."""
+"""Number of refusals in a row, with nothing else under way, after which the server is taken to refuse for good."""
 
 
-class Server(Protocol):
+class CompletionServer(Protocol):
     """The part of `common.endpoint.Endpoint` used here."""
 
-    def complete(self, asked: Mapping[str, Any]) -> Answer: ...
+    def complete(self, asked: Mapping[str, Any]) -> EndpointCompletion: ...
 
 
 class EndpointEngine:
     """A `PolicyEngine` around a served model."""
 
-    def __init__(self, server: Server, *, model: str, decode: Callable[[Sequence[int]], str], num_live: int, seed: int) -> None:
-        """``model``: its name there; ``decode``: of the model's own tokenizer; requests draw seeds from ``seed`` on."""
+    def __init__(
+        self, server: CompletionServer, *, model: str, decode: Callable[[Sequence[int]], str], num_live: int, seed: int
+    ) -> None:
+        """``model``: name on the server; ``decode``: from the model's own tokenizer; ``seed``: seed of the first request."""
         self._server = server
         self._model = model
         self._decode = decode
@@ -53,15 +55,15 @@ class EndpointEngine:
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._num_asked = 0
-        """Requests that the server works on now."""
+        """Number of requests that the server works on now."""
         self._num_refused = 0
-        """Since it answered one."""
+        """Number of refusals since the last completion."""
         self._answered_at = -math.inf
         self._pool = ThreadPoolExecutor(max_workers=num_live, thread_name_prefix="endpoint")
 
     @property
     def policy_version(self) -> int:
-        """The version that was loaded last; `NO_VERSION` before."""
+        """Version that was loaded last; `NO_VERSION` before."""
         return self._version
 
     def submit(self, request: GenerationRequest) -> Future[Completion]:
@@ -105,20 +107,20 @@ class EndpointEngine:
             seed=seed,
             stop_tokens=request.stop_tokens,
         )
-        answer = self._ask(asked)
-        tokens = answer.tokens
-        is_stopped = not answer.is_cut and tokens[-1] in request.stop_tokens
+        sampled = self._ask(asked)
+        tokens = sampled.tokens
+        is_stopped = not sampled.is_cut and tokens[-1] in request.stop_tokens
         return Completion(
             tokens=np.array(tokens, dtype=np.int32),
-            logprobs=np.array(answer.logprobs, dtype=np.float32),
+            logprobs=np.array(sampled.logprobs, dtype=np.float32),
             policy_versions=np.full(len(tokens), version, dtype=np.int32),
             text=self._decode(tokens[:-1] if is_stopped else tokens),
-            finish="length" if answer.is_cut else "stop",
+            finish="length" if sampled.is_cut else "stop",
             queue_s=began - queued,
             generate_s=time.perf_counter() - began,
         )
 
-    def _ask(self, asked: Mapping[str, Any]) -> Answer:
+    def _ask(self, asked: Mapping[str, Any]) -> EndpointCompletion:
         """The server's answer. A server that is away, has no time, or ends the connection, is asked again for `PATIENCE_S`."""
         pause_s, longest_s = _BACKOFF_S
         began = time.monotonic()
@@ -128,7 +130,7 @@ class EndpointEngine:
                 self._num_asked += 1
             wait_s = pause_s
             try:
-                answer = self._server.complete(asked)
+                sampled = self._server.complete(asked)
             except PeerTimeout as error:
                 self._end(counts=False)
                 trouble: PeerTimeout | EndpointRefused = error
@@ -141,7 +143,7 @@ class EndpointEngine:
                 trouble = error
             else:
                 self._end()
-                return answer
+                return sampled
             if time.monotonic() > deadline:
                 raise self._given_up(trouble, began)
             log.get_logger().warning("endpoint.away", reason=str(trouble), again_in_s=wait_s)

@@ -16,9 +16,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from computerrl.actor.engines.decoders import Pass, attend, check_tensors, named_weights
+from computerrl.actor.engines.decoders import attend, check_tensors, named_weights
 from computerrl.actor.engines.kv_cache import KVCache
 from computerrl.actor.engines.matrices import Matrix
+from computerrl.actor.engines.passes import Pass
 from computerrl.common.models.weight_files import weight_files
 
 _EMBEDDING, _HEAD, _FINAL_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"

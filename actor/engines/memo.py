@@ -1,7 +1,7 @@
 """Next-token logits by context: a context that was computed under the present weights is not computed again.
 
-The rollouts of a group see the same prompts and mostly begin their answers alike. Sampling from stored logits is sampling from
-what a pass over the same tokens would give, at any temperature. Pure bookkeeping: no model, no sampling.
+The rollouts of a group have the same prompts, and their completions mostly begin alike. Sampling from stored logits equals
+sampling from a pass over the same tokens, at any temperature. Pure bookkeeping: no model, no sampling.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class Memo:
         self._places.clear()
 
 
-def context_key(prompt: np.ndarray, answer: Sequence[int] = ()) -> bytes:
-    """Key of the context: the prompt's tokens and the answer's so far, whichever is which."""
-    return prompt.astype(np.int32).tobytes() + np.asarray(answer, dtype=np.int32).tobytes()
+def context_key(prompt: np.ndarray, completion: Sequence[int] = ()) -> bytes:
+    """Key of a context: the tokens of prompt and completion so far, one after the other."""
+    return prompt.astype(np.int32).tobytes() + np.asarray(completion, dtype=np.int32).tobytes()
 
 
 def longer_key(context: bytes, token: int) -> bytes:

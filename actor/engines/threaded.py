@@ -1,6 +1,6 @@
 """The thread around an engine: queue in, futures out, weight loads and probes between decode steps.
 
-`EngineCore` is what differs between engines and is only ever called from this one thread, so cores hold no locks. This file
+`EngineCore` is the part that differs between engines. It is called from this one thread only, so cores hold no locks. This file
 decides ordering, timing and failure; it knows nothing about models.
 """
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 ADMISSION_S = 0.005
-"""Time that requests are taken in between two steps at least, while more of them wait. A longer step allows as long as itself."""
+"""Minimum time for admitting requests between two steps, while more of them wait. A longer step allows as much as it took."""
 
 
 class _Spoilt(WeightError):
-    """The core's weights have changed, and not into a version."""
+    """The core's weights have changed, but not to a version of the policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,32 +41,32 @@ class Sampled:
     logprobs: list[float]
     policy_versions: list[int]
     stopped: bool
-    """Ended by a stop token, not by length."""
+    """Whether a stop token ended it, not its length."""
 
 
 class EngineCore(Protocol):
     """One engine's model and batching; confined to the engine thread."""
 
     vocabulary: int
-    """Tokens that the model knows."""
+    """Number of tokens that the model knows."""
 
     def add(self, key: int, request: GenerationRequest) -> bool:
-        """Take the request in; False when there is no room now (it is offered again after the next step)."""
+        """Admit the request. Returns False when there is no room now; it is offered again after the next step."""
 
     def step(self) -> Sequence[Sampled]:
-        """One decode step for everything taken in (prefills included); gives what finished."""
+        """One decode step for all admitted requests (prefills included). Returns those that finished."""
 
     def load(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Replace weights. `WeightError` says that nothing has changed, any other error that something may have."""
+        """Replace weights. After a `WeightError` nothing has changed; after any other error something may have."""
 
     def probe(self, tokens: np.ndarray) -> np.ndarray:
-        """Log-probs of ``tokens[1:]`` given what precedes each."""
+        """Log-probs of ``tokens[1:]``, each given the tokens before it."""
 
     def abort(self) -> Sequence[Sampled]:
-        """Forget all requests taken in; gives what each has said so far, in the order of their keys, some of it perhaps whole."""
+        """Drop all admitted requests. Returns their tokens so far, in the order of their keys; some completions may be whole."""
 
     def close(self) -> None:
-        """Free everything."""
+        """Free all resources."""
 
 
 @dataclass(slots=True)
@@ -76,10 +76,10 @@ class _Ticket:
     submitted: float
     admitted: float = 0.0
     said: Sampled = field(default_factory=lambda: Sampled(-1, [], [], [], False))
-    """Before it was interrupted."""
+    """Tokens from before the request was interrupted."""
 
     def rest(self) -> GenerationRequest:
-        """What is still to be sampled: what was said has become part of the prompt."""
+        """The request for the rest of the completion: the tokens so far have become part of the prompt."""
         said = self.said.tokens
         if not said:
             return self.request
@@ -87,7 +87,7 @@ class _Ticket:
         return replace(self.request, prompt_tokens=prompt, max_new_tokens=self.request.max_new_tokens - len(said))
 
     def with_said(self, sampled: Sampled) -> Sampled:
-        """``sampled``, which goes on where it was interrupted, as one."""
+        """The tokens from before the interruption and ``sampled``, joined."""
         said = self.said
         return Sampled(
             sampled.key,
@@ -110,15 +110,15 @@ class ThreadedEngine:
     def __init__(
         self, core: EngineCore, *, decode: Callable[[Sequence[int]], str], name: str, dtype: str, resumes: bool = False
     ) -> None:
-        """``dtype`` of the core's weights, torch's name: it says how closely two probes of the same weights agree. ``resumes``:
-        a load interrupts what is under way, and the new weights read it anew before they go on."""
+        """``dtype``: torch's name of the weights' type, which decides how closely two probes of the same weights agree.
+        ``resumes``: a load interrupts the completions under way, and the new weights prefill them again before they go on."""
         self._core = core
         self._probe = np.asarray(probe_tokens(core.vocabulary), dtype=np.int32)
         self._decode = decode
         self._dtype = dtype
         self._resumes = resumes
         self._unfit = ""
-        """Why these weights may not sample; only the engine's thread looks at it."""
+        """Reason why these weights may not sample; only the engine's thread uses it."""
         self._version = NO_VERSION
         self._condition = threading.Condition()
         self._queue: deque[tuple[int, _Ticket]] = deque()
@@ -126,7 +126,7 @@ class ThreadedEngine:
         self._running: dict[int, _Ticket] = {}
         self._next_key = 0
         self._step_s = 0.0
-        """Duration of the last step; only the engine's thread looks at it."""
+        """Duration of the last step; only the engine's thread uses it."""
         self._closed = False
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
         self._thread.start()
@@ -169,7 +169,7 @@ class ThreadedEngine:
                 self._stand_still(str(error))
                 raise
             except WeightError:
-                raise  # Refused before anything changed: the weights of before serve on.
+                raise  # Refused before anything changed: the old weights go on serving.
             except Exception as error:
                 reason = f"loading policy version {version} broke off: {type(error).__name__}: {error}"
                 self._stand_still(reason)
@@ -211,7 +211,7 @@ class ThreadedEngine:
             self._core.close()
 
     def _interrupt(self) -> None:
-        """Everything under way goes back to the head of the queue, with what it has said."""
+        """Return all requests under way to the head of the queue, with their tokens so far."""
         for partial in reversed(self._core.abort()):
             ticket = self._running[partial.key]
             whole = ticket.with_said(partial)
@@ -223,7 +223,7 @@ class ThreadedEngine:
             self._queue.appendleft((partial.key, ticket))
 
     def _stand_still(self, reason: str) -> None:
-        """What the core holds is no version of the policy: nothing of it may be heard until a load succeeds."""
+        """Fail all requests until a load succeeds: the weights in the core are no version of the policy."""
         self._version, self._unfit = NO_VERSION, reason
         self._core.abort()
         self._fail_running(EngineFailed(reason))
@@ -248,8 +248,8 @@ class ThreadedEngine:
                 command.future.set_exception(_as_ours(error))
 
     def _admit(self) -> None:
-        """Take requests in, for as long as a step takes at most: answers under way do not wait until all of a burst are taken in,
-        and a GPU computes for the first of a burst meanwhile."""
+        """Admit requests, for at most as long as a step takes. Completions under way then do not wait for a whole burst, and a
+        GPU already computes for the first requests of a burst."""
         deadline = time.perf_counter() + max(ADMISSION_S, self._step_s)
         while self._queue and time.perf_counter() < deadline:
             key, ticket = self._queue[0]
@@ -273,7 +273,7 @@ class ThreadedEngine:
         started = time.perf_counter()
         try:
             finished = self._core.step()
-        except Exception as error:  # noqa: BLE001  (every waiting episode must hear of it, then the engine goes on with an empty batch)
+        except Exception as error:  # noqa: BLE001  (every waiting episode gets the error, then the engine goes on with an empty batch)
             self._core.abort()
             self._fail_running(_as_ours(error))
             return

@@ -9,8 +9,8 @@ them, and those up to and including the first that differs from the guess are th
 model's own distribution after exactly the tokens before it, so the guess decides nothing but the number of passes (speculative
 sampling with a draft that is certain of itself: Leviathan et al., arXiv 2211.17192; Chen et al., arXiv 2302.01318).
 
-Distributions that the present weights have computed are kept (`memo`). A request samples from those as long as its context is
-among them; the tokens that it gets this way are new tokens of its next pass, if it needs one at all.
+Distributions that the present weights have computed are kept (`memo`). A request samples from them as long as its context is
+known; the tokens that it gets this way are new tokens of its next pass, if it needs one at all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,56 +25,47 @@ import numpy as np
 import torch
 
 from computerrl.actor.engines.base import NO_VERSION, GenerationRequest
-from computerrl.actor.engines.decoders import Decoder, HFDecoder, Pass, make_chunk
+from computerrl.actor.engines.decoders import Decoder, HFDecoder
 from computerrl.actor.engines.drafts import Drafts
 from computerrl.actor.engines.kv_cache import MIN_SHARED_TOKENS, KVCache, common_prefix
 from computerrl.actor.engines.llama import LlamaDecoder, LlamaModel
 from computerrl.actor.engines.memo import Memo, context_key, longer_key
+from computerrl.actor.engines.passes import PassMaker, RunningRequest
 from computerrl.actor.engines.threaded import Sampled, ThreadedEngine
 from computerrl.common.errors import EngineFailed
 from computerrl.common.metrics import Rate
 from computerrl.common.models.loading import load_whole, refusing_model
 
 MAX_PREFILL_TOKENS = 256
-"""Prompt tokens per step beyond the first prompt, so that running requests are not held up by many long prompts."""
+"""Maximum number of prompt tokens of a step beyond the first prompt, so that long prompts do not hold up running requests."""
 
 MAX_DRAFTED_TOKENS = 64
-"""Guessed tokens in a pass, shared among the running requests: beyond it a pass costs by the token, and guesses cost what they
-save."""
+"""Maximum number of guessed tokens in a pass, shared among the running requests. Beyond it a pass costs time by the token, and
+guesses cost as much as they save."""
 
 MIN_SHARE = 3
-"""With fewer guessed tokens for each, all requests go on one token at a time: attention over many single tokens is one call, over
-guesses one for each request."""
+"""Minimum number of guessed tokens per request. With fewer, no request guesses: attention over many single tokens is one call,
+over guesses one call for each request."""
 
 
-@dataclass(slots=True)
-class _Running:
-    key: int
-    request: GenerationRequest
-    context: bytes
-    """`context_key` of prompt and completion."""
-    row: int = -1
-    num_cached: int = 0
-    """Tokens of prompt and completion whose keys and values are in the row."""
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
-    draft: list[int] = field(default_factory=list)
-    """What may follow, computed with the pass under way."""
-    is_mixed: bool = False
-    """Older weights computed keys and values in the row: distributions that rest on them are no version's own."""
+class TokenSampler:
+    """Draws a token from each row of logits, at the temperature of its request."""
 
-    @property
-    def num_known(self) -> int:
-        """Tokens of prompt and completion."""
-        return len(self.request.prompt_tokens) + len(self.tokens)
+    def __init__(self, *, seed: int, device: str) -> None:
+        self._generator = torch.Generator(device=device).manual_seed(seed)
+        self._device = device
 
-    def uncached(self) -> list[int]:
-        """Known tokens that the row lacks, those sampled from the memo among them; never empty."""
-        num_prompt = len(self.request.prompt_tokens)
-        if self.num_cached >= num_prompt:
-            return self.tokens[self.num_cached - num_prompt :]
-        return [*self.request.prompt_tokens[self.num_cached :].tolist(), *self.tokens]
+    def draw(self, logits_RV: torch.Tensor, temperatures: Sequence[float]) -> list[tuple[int, float]]:
+        """A token and its log-prob for each row; temperature 0 takes the most likely token, with its log-prob at 1."""
+        if any(temperature not in (0.0, 1.0) for temperature in temperatures):
+            divisors = [temperature or 1.0 for temperature in temperatures]
+            logits_RV = logits_RV / torch.tensor(divisors, device=self._device)[:, None]
+        tokens_R = sample(logits_RV, self._generator)
+        if not all(temperatures):
+            greedy = torch.tensor([temperature == 0.0 for temperature in temperatures], device=self._device)
+            tokens_R = torch.where(greedy, logits_RV.argmax(-1), tokens_R)
+        logprobs_R = logits_RV.gather(1, tokens_R[:, None])[:, 0] - logits_RV.logsumexp(-1)
+        return list(zip(tokens_R.tolist(), logprobs_R.tolist(), strict=True))
 
 
 class EngineCounters:
@@ -84,11 +74,11 @@ class EngineCounters:
     def __init__(self) -> None:
         self.passes = Rate()
         self.tokens = Rate()
-        """Computed, guesses included."""
+        """Computed tokens, guesses included."""
         self.requests = Rate()
-        """Finished."""
+        """Finished requests."""
         self.requests_without_pass = Rate()
-        """Of those, answered from the memo alone."""
+        """Finished requests whose completion came from the memo alone."""
 
 
 class TransformersCore:
@@ -107,8 +97,8 @@ class TransformersCore:
         half: bool = False,
         float32_head: bool = False,
     ) -> None:
-        """``model``: a `LlamaModel`, or transformers' model. ``fused``: use `LlamaDecoder` where transformers' model has its
-        shape. ``half`` and ``float32_head``: see `LlamaDecoder`."""
+        """``model``: a `LlamaModel`, or a model of transformers. ``fused``: use `LlamaDecoder` where a model of transformers has
+        its shape. ``half`` and ``float32_head``: see `LlamaDecoder`."""
         llama = model if isinstance(model, LlamaModel) else LlamaModel.of(model) if fused else None
         if llama is not None:
             num_layers, num_heads, num_kv_heads, head_dim = llama.num_layers, llama.num_heads, llama.num_kv_heads, llama.head_dim
@@ -122,21 +112,20 @@ class TransformersCore:
             )
             head_dim = getattr(config, "head_dim", None) or config.hidden_size // num_heads
             embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
-        self._device = str(embedding.device)
+        device = str(embedding.device)
         self.vocabulary = len(embedding)
         self._num_live = num_live
-        self._group = num_heads // num_kv_heads
         self._cache = KVCache(
             num_layers=num_layers,
-            # One more row than requests: the probe's own.
+            # One row more than requests, for the probe.
             num_live=num_live + 1,
             max_tokens=max_tokens,
             num_kv_heads=num_kv_heads,
             head_dim=head_dim,
             dtype=embedding.dtype,
-            device=self._device,
+            device=device,
         )
-        self._mask_dtype = self._cache.dtype
+        self._passes = PassMaker(self._cache, group=num_heads // num_kv_heads, device=device)
         self._decoder: Decoder = (
             HFDecoder(model, self._cache, float32_head=float32_head)
             if llama is None
@@ -144,16 +133,16 @@ class TransformersCore:
         )
         self._memo = Memo(max_bytes=memo_bytes, vocabulary=len(head))
         self.counters = EngineCounters()
-        self._generator = torch.Generator(device=self._device).manual_seed(seed)
+        self._sampler = TokenSampler(seed=seed, device=device)
         self._drafts = Drafts()
         self._max_draft_tokens = max_draft_tokens
         self._version = NO_VERSION
-        self._running: dict[int, _Running] = {}
-        """By row."""
-        self._prefilling: list[_Running] = []
-        """Taken in, nothing computed yet."""
+        self._running: dict[int, RunningRequest] = {}
+        """Running requests by row of the cache."""
+        self._prefilling: list[RunningRequest] = []
+        """Admitted requests of which nothing is computed yet."""
         self._finished: list[Sampled] = []
-        """Answered from the memo when they were taken in."""
+        """Requests that finished, at their admission from the memo or in the last pass."""
 
     @property
     def memo_bytes(self) -> int:
@@ -169,13 +158,13 @@ class TransformersCore:
             )
         if len(self._running) == self._num_live:
             return False
-        running = _Running(key, request, context_key(prompt))
+        running = RunningRequest(key, request, context_key(prompt))
         if self._walk(running):
             return True
         known = np.asarray([*prompt.tolist(), *running.tokens], dtype=np.int32)
         # The last token is always computed: its output is the next distribution to sample from.
         stored, shared = self._cache.best_stored(known[:-1])
-        # A request that has sampled is never refused: sampling it anew would favour answers that the memo has whole.
+        # A request that has sampled is never refused: sampling it anew would favour completions that the memo has whole.
         if not running.tokens and not self._has_room(known, shared):
             return False
         running.row = next(row for row in range(self._num_live) if row not in self._running)
@@ -187,7 +176,7 @@ class TransformersCore:
         return True
 
     def _has_room(self, prompt: np.ndarray, shared: int) -> bool:
-        """Return whether the next pass takes a prompt of which ``shared`` tokens are stored."""
+        """Whether the next pass takes a prompt of which ``shared`` tokens are stored."""
         for other in self._prefilling:
             if common_prefix(other.request.prompt_tokens, prompt[:-1]) >= max(shared, MIN_SHARED_TOKENS) + MIN_SHARED_TOKENS:
                 return False
@@ -203,9 +192,9 @@ class TransformersCore:
         for running in self._running.values():
             running.draft = self._draft(running)
         in_order = [self._running[row] for row in sorted(self._running)]
-        singles = [running for running in in_order if running.num_known - running.num_cached == 1 and not running.draft]
-        several = [running for running in in_order if running.num_known - running.num_cached > 1 or running.draft]
-        batch = self._make_pass(singles, several)
+        singles = [running for running in in_order if running.is_single]
+        several = [running for running in in_order if not running.is_single]
+        batch = self._passes.of_requests(singles, several)
         logits_RV = self._decoder.forward(batch)
         self.counters.passes.add()
         self.counters.tokens.add(len(batch.tokens_N))
@@ -215,82 +204,28 @@ class TransformersCore:
         finished, self._finished = self._finished, []
         return finished
 
-    def _draft(self, running: _Running) -> list[int]:
+    def _draft(self, running: RunningRequest) -> list[int]:
         request = running.request
         share = MAX_DRAFTED_TOKENS // len(self._running)
         if share < MIN_SHARE:
             return []
-        # The last token allowed is sampled after the draft, so that no draft can be longer than what may still be said.
+        # The last token allowed is sampled after the draft, so a draft is shorter than the rest of the completion.
         limit = min(self._max_draft_tokens, share, request.max_new_tokens - len(running.tokens) - 1)
         return self._drafts.propose(request.prompt_tokens, running.tokens, limit=limit, stop_tokens=request.stop_tokens)
 
-    def _make_pass(self, singles: Sequence[_Running], several: Sequence[_Running]) -> Pass:
-        """The pass over requests with one new token each, in row order, and those with several."""
-        tokens = [running.uncached()[0] for running in singles]
-        positions = [running.num_cached for running in singles]
-        rows = [running.row for running in singles]
-        logit_rows = list(range(len(singles)))
-        chunks = []
-        for running in several:
-            new = [*running.uncached(), *running.draft]
-            begin, end = running.num_cached, running.num_cached + len(new)
-            chunks.append(
-                make_chunk(
-                    row=running.row,
-                    start=len(tokens),
-                    begin=begin,
-                    end=end,
-                    group=self._group,
-                    dtype=self._mask_dtype,
-                    device=self._device,
-                )
-            )
-            tokens.extend(new)
-            positions.extend(range(begin, end))
-            rows.extend([running.row] * len(new))
-            logit_rows.extend(range(len(tokens) - 1 - len(running.draft), len(tokens)))
-        span = rows[len(singles) - 1] + 1 if singles else 0
-        num_cached = max(positions[: len(singles)], default=0) + 1
-        rows_N, positions_N = self._tensor(rows), self._tensor(positions)
-        decode_rows = rows_N[: len(singles)]
-        return Pass(
-            tokens_N=self._tensor(tokens),
-            positions_N=positions_N,
-            places=self._cache.places(rows_N, positions_N),
-            decode_rows=decode_rows,
-            num_decode=len(singles),
-            span=span,
-            num_cached=num_cached,
-            decode_mask=self._decode_mask(decode_rows, positions_N[: len(singles)], span, num_cached),
-            chunks=tuple(chunks),
-            logit_rows_R=self._tensor(logit_rows),
-        )
-
-    def _decode_mask(self, rows: torch.Tensor, positions: torch.Tensor, span: int, num_cached: int) -> torch.Tensor | None:
-        if not span:
-            return None
-        # Rows in the span that do not decode see one position: an empty row would make NaN.
-        last = torch.zeros(span, dtype=torch.long, device=self._device).index_copy_(0, rows, positions)
-        hidden = torch.arange(num_cached, device=self._device)[None, :] > last[:, None]
-        mask = torch.zeros(hidden.shape, dtype=self._mask_dtype, device=self._device)
-        return mask.masked_fill_(hidden, float("-inf"))[:, None, None, :]
-
-    def _tensor(self, values: list[int]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.long, device=self._device)
-
-    def _sample(self, logits_RV: torch.Tensor, batch: Sequence[_Running]) -> None:
-        """Sample after every token of a draft and after what precedes it; keep what follows on from the draft's true part."""
+    def _sample(self, logits_RV: torch.Tensor, batch: Sequence[RunningRequest]) -> None:
+        """Sample before and after every token of a draft; keep the tokens up to the first that differs from the draft."""
         self._remember(logits_RV, batch)
         temperatures = [running.request.temperature for running in batch for _ in range(1 + len(running.draft))]
-        sampled = iter(self._draw(logits_RV, temperatures))
+        sampled = iter(self._sampler.draw(logits_RV, temperatures))
         for running in batch:
             ends = self._take(running, list(itertools.islice(sampled, 1 + len(running.draft))))
             running.num_cached = running.num_known - 1
             if ends or self._walk(running):
                 del self._running[running.row]
 
-    def _remember(self, logits_RV: torch.Tensor, batch: Sequence[_Running]) -> None:
-        """Keep the distributions of a pass, those after guessed tokens among them."""
+    def _remember(self, logits_RV: torch.Tensor, batch: Sequence[RunningRequest]) -> None:
+        """Keep the distributions of a pass, including those after guessed tokens."""
         row = 0
         for running in batch:
             context = running.context
@@ -301,27 +236,15 @@ class TransformersCore:
                     self._memo.put(context, logits_RV[row])
                 row += 1
 
-    def _draw(self, logits_RV: torch.Tensor, temperatures: Sequence[float]) -> list[tuple[int, float]]:
-        """A token and its log-prob for each row."""
-        if any(temperature not in (0.0, 1.0) for temperature in temperatures):
-            divisors = [temperature or 1.0 for temperature in temperatures]
-            logits_RV = logits_RV / torch.tensor(divisors, device=self._device)[:, None]
-        tokens_R = sample(logits_RV, self._generator)
-        if not all(temperatures):
-            greedy = torch.tensor([temperature == 0.0 for temperature in temperatures], device=self._device)
-            tokens_R = torch.where(greedy, logits_RV.argmax(-1), tokens_R)
-        logprobs_R = logits_RV.gather(1, tokens_R[:, None])[:, 0] - logits_RV.logsumexp(-1)
-        return list(zip(tokens_R.tolist(), logprobs_R.tolist(), strict=True))
-
-    def _walk(self, running: _Running) -> bool:
-        """Sample while the memo has the distribution. Return whether the completion is finished."""
+    def _walk(self, running: RunningRequest) -> bool:
+        """Sample while the memo has the distribution. Returns whether the completion is finished."""
         while (logits_V := self._memo.find(running.context)) is not None:
-            if self._take(running, self._draw(logits_V[None], [running.request.temperature])):
+            if self._take(running, self._sampler.draw(logits_V[None], [running.request.temperature])):
                 return True
         return False
 
-    def _take(self, running: _Running, sampled: Iterable[tuple[int, float]]) -> bool:
-        """Add tokens up to the first that the draft did not foresee. Return whether the completion is finished."""
+    def _take(self, running: RunningRequest, sampled: Iterable[tuple[int, float]]) -> bool:
+        """Add tokens up to the first that differs from the draft. Returns whether the completion is finished."""
         draft = iter(running.draft)
         for token, logprob in sampled:
             running.tokens.append(token)
@@ -336,7 +259,7 @@ class TransformersCore:
                 break
         return False
 
-    def _finish(self, running: _Running, stopped: bool) -> None:
+    def _finish(self, running: RunningRequest, stopped: bool) -> None:
         self.counters.requests.add()
         if running.row < 0:
             self.counters.requests_without_pass.add()
@@ -353,27 +276,12 @@ class TransformersCore:
         for running in self._running.values():
             running.is_mixed = True
         for running in self._prefilling:
-            # Nothing computed yet: start from the beginning rather than from a prefix of the old weights.
+            # Nothing is computed yet: start from the beginning instead of a prefix of the old weights.
             running.num_cached, running.is_mixed = 0, False
 
     @torch.inference_mode()
     def probe(self, tokens: np.ndarray) -> np.ndarray:
-        row, count = self._num_live, len(tokens)
-        positions_N = torch.arange(count, device=self._device)
-        chunk = make_chunk(row=row, start=0, begin=0, end=count, group=self._group, dtype=self._mask_dtype, device=self._device)
-        nothing = self._tensor([])
-        batch = Pass(
-            tokens_N=torch.as_tensor(tokens, dtype=torch.long, device=self._device),
-            positions_N=positions_N,
-            places=self._cache.places(torch.full_like(positions_N, row), positions_N),
-            decode_rows=nothing,
-            num_decode=0,
-            span=0,
-            num_cached=0,
-            decode_mask=None,
-            chunks=(chunk,),
-            logit_rows_R=positions_N[:-1],
-        )
+        batch = self._passes.of_sequence(tokens, row=self._num_live)
         logits = self._decoder.forward(batch)
         targets = batch.tokens_N[1:, None]
         return (logits.gather(1, targets)[:, 0] - logits.logsumexp(-1)).float().cpu().numpy()

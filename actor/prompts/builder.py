@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from computerrl.actor.prompts.formats import make_format
-from computerrl.actor.prompts.formats.answers import without_opening
 from computerrl.actor.prompts.formats.base import PastAction
+from computerrl.actor.prompts.formats.completions import without_opening
 from computerrl.actor.prompts.tokenizer import FolderTokenizer, Tokenizer
 from computerrl.common import log
 from computerrl.common.config import VISION_PROBLEM, Actions, PromptConfig
@@ -32,7 +32,7 @@ CUT_MARK = "… [the rest of the task does not fit]"
 
 
 class PromptBuilder:
-    """Builds prompts and reads answers for one tokenizer; safe to share between threads."""
+    """Builds prompts and parses completions for one tokenizer; safe to share between threads."""
 
     def __init__(self, tokenizer: Tokenizer, config: PromptConfig, *, actions: Actions = "api_gui") -> None:
         """Raises `ConfigError` when this tokenizer or the token budget is not enough for the format."""
@@ -138,24 +138,24 @@ class PromptBuilder:
         log.get_logger().warning(event, instruction=instruction[:80], num_tokens=num_tokens, max_prompt_tokens=limit)
 
     def render(self, action_text: str, observation: Observation) -> str:
-        """How a policy would say a demonstrated action. Raises `LookupError` when its target is not on screen."""
+        """Completion that stands for a demonstrated action. Raises `LookupError` when its target is not on screen."""
         return without_opening(self._format.render(action_text, observation).strip(), self._opening)
 
-    def encode_action(self, answer: str) -> np.ndarray:
-        """[A] int32: ``answer`` as the policy would have to sample it, end token included."""
+    def encode_action(self, completion: str) -> np.ndarray:
+        """[A] int32, tokens of ``completion`` as the policy would have to sample them, end token included."""
         if self._cue is None:
-            return np.asarray(self._tokenizer.encode_answer(answer.strip()), dtype=np.int32)
-        spoken = self._tokenizer.encode_text(f" {answer.strip()}", after=self._cue)
+            return np.asarray(self._tokenizer.encode_completion(completion.strip()), dtype=np.int32)
+        spoken = self._tokenizer.encode_text(f" {completion.strip()}", after=self._cue)
         return np.asarray([*spoken, self.end_token], dtype=np.int32)
 
     def said(self, completion_text: str, tokens: Sequence[int] | np.ndarray) -> str:
-        """The answer of a completion whose text lacks the stop token: that may hold the end of the action."""
+        """Text of a completion with its stop token where that holds the end of the action; ``completion_text`` lacks it."""
         if len(tokens) == 0 or int(tokens[-1]) not in self._joined_ends:
             return completion_text.strip()
         return (completion_text + self._tokenizer.decode([int(tokens[-1])])).strip()
 
     def parse(self, completion_text: str, observation: Observation) -> Action:
-        """The action in an answer to ``observation``. Raises `common.actions.ActionSyntaxError`."""
+        """The action in a completion for ``observation``. Raises `common.actions.ActionSyntaxError`."""
         return self._format.parse(self._opening + completion_text, observation)
 
     def _encode(self, instruction: str, observation: Observation, rows: Sequence[str], past: Sequence[PastAction]) -> list[int]:
@@ -167,4 +167,4 @@ class PromptBuilder:
 
 
 def _nothing_on_screen(app: str) -> Observation:
-    return Observation(app, "", (), None, 3840, 2160, "none", 0.0, 0.0, "")
+    return Observation(app, "", (), None, 3840, 2160, "none", 0.0, "")

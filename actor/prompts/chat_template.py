@@ -1,4 +1,4 @@
-"""A model's chat template: conversations as text, and how the template writes an answer and ends a turn.
+"""A model's chat template: conversations as text, and how the template writes a completion and ends a turn.
 
 Pure: a template is given as a function that renders turns. What a template takes is found by rendering marked texts: some take no
 system role, some want a message's content as a list of parts, and some lose what they do not take without an error.
@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from computerrl.actor.prompts.formats.answers import last_part, opened_thought
 from computerrl.actor.prompts.formats.base import ChatMessage, Role
+from computerrl.actor.prompts.formats.completions import last_part, opened_thought
 from computerrl.common import log
 from computerrl.common.errors import ConfigError, Problem
 
 Turn = Mapping[str, Any]
 Render = Callable[[Sequence[Turn], bool], str]
-"""(turns, is the start of an answer added) -> text; may raise anything."""
+"""(turns, is the start of a completion added) -> text; may raise anything."""
 
 MAX_OWN_CHARS = 100_000
 """A template's own text in a conversation; those of published models stay below a tenth of it."""
@@ -51,74 +51,74 @@ class ChatTemplate:
         self._shape_of = functools.cache(self._find_shape)
 
     def prompt(self, messages: Sequence[ChatMessage]) -> str:
-        """The conversation up to where the answer begins. Raises `ConfigError` for a template that does not take it."""
+        """The conversation up to where the completion begins. Raises `ConfigError` for a template that does not take it."""
         return self._start(messages) + self._header
 
-    def answer(self, answer: str) -> str:
-        """``answer`` as the template writes it after `prompt`, without what ends the turn. A template may put an empty thought
-        before it, or blanks; where it writes less than the answer, the answer stays as it is."""
+    def completion(self, completion: str) -> str:
+        """``completion`` as the template writes it after `prompt`, without the end of the turn. A template may put an empty
+        thought or blanks before it. Where the template drops a part of the completion, the completion stays as it is."""
         prompt = self.prompt(_ASK)
-        written = self._finished(answer)
-        if written is not None and written.startswith(prompt) and written.endswith(self.after_answer):
-            said = written[len(prompt) : len(written) - len(self.after_answer)]
-            if said.endswith(last_part(self.opening + answer)) and _solid(answer) in _solid(said):
+        written = self._finished(completion)
+        if written is not None and written.startswith(prompt) and written.endswith(self.after_completion):
+            said = written[len(prompt) : len(written) - len(self.after_completion)]
+            if said.endswith(last_part(self.opening + completion)) and _solid(completion) in _solid(said):
                 return said
-        return answer
+        return completion
 
     @functools.cached_property
     def opening(self) -> str:
-        """The thought that a prompt has begun already when the answer starts: a tag and blanks; mostly nothing."""
+        """The thought that a prompt has begun already when the completion starts: a tag and blanks; mostly nothing."""
         return opened_thought(self.prompt(_ASK))
 
     @functools.cached_property
-    def after_answer(self) -> str:
-        """The text between the end of the last answer and the end of the conversation."""
-        written = self._finished(_ANSWER)
-        return "" if written is None else written.partition(_ANSWER)[2]
+    def after_completion(self) -> str:
+        """The text between the end of the last completion and the end of the conversation."""
+        written = self._finished(_COMPLETION)
+        return "" if written is None else written.partition(_COMPLETION)[2]
 
     @functools.cached_property
     def next_turn(self) -> str:
-        """The text between an answer and the text of the user's next turn."""
-        return self.example.partition(_ANSWER)[2].partition(_NEXT)[0]
+        """The text between a completion and the text of the user's next turn."""
+        return self.example.partition(_COMPLETION)[2].partition(_NEXT)[0]
 
     @functools.cached_property
     def example(self) -> str:
         """A conversation of three turns, with all that the template writes itself; empty where the template takes none."""
         try:
-            return self._start([*_ASK, ChatMessage("assistant", _ANSWER), ChatMessage("user", _NEXT)])
+            return self._start([*_ASK, ChatMessage("assistant", _COMPLETION), ChatMessage("user", _NEXT)])
         except ConfigError:
             return ""
 
     @functools.cached_property
     def _header(self) -> str:
         """The start of the assistant's turn, for a template that does not write it when asked to."""
-        start, bare = self._start(_ASK), self._written(_ASK, answer=False)
-        written = self._finished(_ANSWER)
+        start, bare = self._start(_ASK), self._written(_ASK, begins_completion=False)
+        written = self._finished(_COMPLETION)
         if start != bare or written is None or not written.startswith(start):
             return ""
-        header = written[len(start) :].partition(_ANSWER)[0]
-        # A blank before the answer is the answer's.
+        header = written[len(start) :].partition(_COMPLETION)[0]
+        # A blank before the completion is the completion's.
         return header if header.strip() else ""
 
-    def _finished(self, answer: str) -> str | None:
-        """A conversation that ends with ``answer``; None where the template takes none."""
+    def _finished(self, completion: str) -> str | None:
+        """A conversation that ends with ``completion``; None where the template takes none."""
         try:
-            return self._written([*_ASK, ChatMessage("assistant", answer)], answer=False)
+            return self._written([*_ASK, ChatMessage("assistant", completion)], begins_completion=False)
         except ConfigError:
             return None
 
     def _start(self, messages: Sequence[ChatMessage]) -> str:
-        return self._written(messages, answer=True)
+        return self._written(messages, begins_completion=True)
 
-    def _written(self, messages: Sequence[ChatMessage], *, answer: bool) -> str:
+    def _written(self, messages: Sequence[ChatMessage], *, begins_completion: bool) -> str:
         shape = self._shape_of(tuple(message.role for message in messages))
         try:
-            return self._rendered(_turns(messages, shape), answer)
+            return self._rendered(_turns(messages, shape), begins_completion)
         except Exception as error:  # noqa: BLE001  (a template is a program of the model's, and may raise anything)
             raise self._refused([message.role for message in messages], str(error) or type(error).__name__) from None
 
-    def _rendered(self, turns: Sequence[Turn], begins_answer: bool) -> str:
-        text = self._raw(turns, begins_answer)
+    def _rendered(self, turns: Sequence[Turn], begins_completion: bool) -> str:
+        text = self._raw(turns, begins_completion)
         given = len(str(turns))
         if len(text) > given + MAX_OWN_CHARS:
             raise ValueError(f"it writes {len(text)} characters for {given} of messages")
@@ -150,7 +150,7 @@ class ChatTemplate:
 
 
 _ASK = (ChatMessage("user", "question-text"),)
-_ANSWER, _NEXT = "answer-text", "next-text"
+_COMPLETION, _NEXT = "answer-text", "next-text"
 
 
 def _turns(messages: Sequence[ChatMessage], shape: _Shape) -> list[Turn]:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from computerrl.actor.prompts.chat_template import ChatTemplate, Turn
-from computerrl.actor.prompts.formats.answers import is_thought_tag
 from computerrl.actor.prompts.formats.base import ChatMessage
+from computerrl.actor.prompts.formats.completions import is_thought_tag
 from computerrl.actor.prompts.texts import Texts, unknown_token
 from computerrl.common import log
 from computerrl.common.errors import ConfigError, Problem
@@ -23,7 +23,7 @@ from computerrl.common.models.folder import named_end_tokens, pointer_problems, 
 
 
 class Tokenizer(Protocol):
-    """Encoding and decoding of prompts and answers."""
+    """Encoding and decoding of prompts and completions."""
 
     start_tokens: tuple[int, ...]
     """Tokens at the start of every text without chat template, by the model's files."""
@@ -44,17 +44,17 @@ class Tokenizer(Protocol):
     def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
         """The conversation and the start of the assistant's next turn, by the model's chat template."""
 
-    def encode_answer(self, answer: str) -> list[int]:
-        """``answer`` as the chat template writes it after a prompt of `encode_chat`, with `end_of_turn`."""
+    def encode_completion(self, completion: str) -> list[int]:
+        """``completion`` as the chat template writes it after a prompt of `encode_chat`, with `end_of_turn`."""
 
     def opening(self) -> str:
-        """Begin of a thought that the template writes before an answer; mostly empty."""
+        """Begin of a thought that the template writes before a completion; mostly empty."""
 
     def end_of_turn(self) -> int | None:
         """Token that ends an assistant's turn; None where the folder names none."""
 
     def template_ends(self) -> frozenset[int]:
-        """Ends of a turn for prompts without the template: a model may end its answer with them all the same."""
+        """Ends of a turn for prompts without the template: a model may end its completion with them all the same."""
 
 
 class AddedTokens:
@@ -147,7 +147,7 @@ class FolderTokenizer:
 
     def _texts_without(self, tokens: Iterable[int]) -> Texts:
         """Texts that give neither ``tokens`` nor those that end sampling, nor any that the model lacks; tags of thoughts, which
-        answers hold, and the token of unknown characters are allowed."""
+        completions hold, and the token of unknown characters are allowed."""
         own = self.stop_tokens | self._added.unknown | (frozenset(tokens) - {unknown_token(self._backend)})
         return Texts(self._backend, own & self._added.texts.keys() - self._added.thought_tags.keys())
 
@@ -170,11 +170,11 @@ class FolderTokenizer:
     def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
         return self.encode(self._template.prompt([self._harmless(message) for message in messages]))
 
-    def encode_answer(self, answer: str) -> list[int]:
-        said, end = self._template.answer(answer), self.end_of_turn()
+    def encode_completion(self, completion: str) -> list[int]:
+        said, end = self._template.completion(completion), self.end_of_turn()
         if end is not None and end in self._added.texts:
             # A template may write a blank before the end.
-            before, written, _ = self._template.after_answer.partition(self._added.texts[end])
+            before, written, _ = self._template.after_completion.partition(self._added.texts[end])
             said += before if written else ""
         tokens = self._texts_in_chats.encode(said, after=self._template.prompt([ChatMessage("user", "question")]))
         return tokens if end is None else [*tokens, end]
@@ -204,10 +204,10 @@ class FolderTokenizer:
 
     @functools.cached_property
     def _end_of_turn(self) -> int | None:
-        """The first token that the template writes after an answer; where it writes none, the one that begins the next turn if
+        """The first token that the template writes after a completion; where it writes none, the one that begins the next turn if
         the folder names it as an end; else the end of a text."""
         known = self._added.texts.keys() | self.stop_tokens
-        written = next((token for token in self.encode(self._template.after_answer) if token in known), None)
+        written = next((token for token in self.encode(self._template.after_completion) if token in known), None)
         if written is not None:
             return written
         return next((token for token in self.encode(self._template.next_turn) if token in self.stop_tokens), self.eos_token)
@@ -231,10 +231,10 @@ class FolderTokenizer:
         if isinstance(template, dict):
             template = template.get("default") or next(iter(template.values()))
 
-        def render(turns: Sequence[Turn], begins_answer: bool) -> str:
+        def render(turns: Sequence[Turn], begins_completion: bool) -> str:
             return str(
                 whole.apply_chat_template(
-                    list(turns), chat_template=template, add_generation_prompt=begins_answer, tokenize=False
+                    list(turns), chat_template=template, add_generation_prompt=begins_completion, tokenize=False
                 )
             )
 

@@ -15,7 +15,7 @@ from computerrl.broker.client import BrokerClient
 from computerrl.common import log
 from computerrl.common.config import RunConfig
 from computerrl.common.exporter import exporting
-from computerrl.common.lifecycle import Heartbeat, StopToken, new_incarnation
+from computerrl.common.lifecycle import HeartbeatThread, StopToken, new_incarnation
 from computerrl.common.models.folder import check_model_folder, model_folder
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.common.wire.addresses import own_address, tcp_address
@@ -55,7 +55,7 @@ class EngineProcess:
             def metrics() -> dict[str, float]:
                 return server.metrics() | ({} if self._host is None else self._host.metrics())
 
-            heartbeat = Heartbeat(
+            heartbeat = HeartbeatThread(
                 pulse,
                 role="engine",
                 index=self._index,

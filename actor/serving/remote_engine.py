@@ -1,7 +1,7 @@
-"""The side of an actor without weights: its answers are sampled in an engine process (`actor.inference: central`).
+"""The engine of an actor without weights: an engine process samples its completions (`actor.inference: central`).
 
-Which one: of those that the broker knows, by the actor's index; when it is gone, another or the same started anew. Versions are
-the engine process's: this one holds nothing that could be out of date.
+The actor's index chooses the engine process among those that the broker knows. When it is gone, the actor turns to another one,
+or to the same one after its restart. Versions are the engine process's: the actor holds no weights that could be out of date.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ from computerrl.common.messages import CompletionRequest, CompletionResult, Engi
 from computerrl.common.wire.transport import Channel
 
 PATIENCE_S = 120.0
-"""An answer that takes longer has met an engine that hangs: its episode is played again."""
+"""Deadline of a completion. A later one means that the engine hangs: the episode is played again."""
 
 QUERY_TIMEOUT_S = PARK_S + 14.0
-"""The rest is for an engine process that loads weights; one that has died is noticed at once, by its connection."""
+"""Deadline of a query. `PARK_S` is the usual time; the rest is for an engine process that loads weights. A dead one is noticed at
+once, by its connection."""
 
 RETRY_S = 0.25
 """Pause before the engine processes are looked up again."""
 
 
 class RemoteEngine:
-    """A `Sampler`, and the versions that it serves (`wait_version`)."""
+    """A `Sampler`, and the `Versions` that it serves."""
 
     def __init__(
         self, find: Callable[[], Sequence[str]], connect: Callable[[str], Channel], *, index: int, num_live: int
     ) -> None:
-        """``find`` gives the addresses of engine processes, ``connect`` opens a channel to one; both may raise what is ours."""
+        """``find`` returns the addresses of engine processes, ``connect`` opens a channel to one; both may fail."""
         self._find = find
         self._connect = connect
         self._index = index
@@ -50,7 +51,7 @@ class RemoteEngine:
 
     @property
     def policy_version(self) -> int:
-        """What the engine process serves; `NO_VERSION` while there is none."""
+        """Version that the engine process serves; `NO_VERSION` while there is none."""
         return self._version
 
     def wait_version(self, policy_version: int, *, timeout_s: float) -> bool:
@@ -59,7 +60,8 @@ class RemoteEngine:
             return self._changed.wait_for(lambda: self._version >= policy_version, timeout=timeout_s)
 
     def submit(self, request: GenerationRequest) -> Future[Completion]:
-        """Ask. The future raises `EngineFailed` when there is no engine process or it fails, `PeerTimeout` when it is gone."""
+        """Request a completion. The future raises `EngineFailed` when no engine process serves or it fails, `PeerTimeout` when it
+        is gone."""
         if self._closing.is_set():
             failed: Future[Completion] = Future()
             failed.set_exception(EngineFailed("the engine is closed"))
@@ -67,7 +69,7 @@ class RemoteEngine:
         return self._pool.submit(self._ask, request)
 
     def close(self) -> None:
-        """Fail what is under way."""
+        """Fail the requests under way."""
         self._closing.set()
         self._leave()
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -84,11 +86,11 @@ class RemoteEngine:
             np.array(sorted(request.stop_tokens), dtype=np.int32),
             request.may_be_older,
         )
-        answer = channel.request(message, timeout_s=PATIENCE_S)
-        if not isinstance(answer, CompletionResult):
-            raise ProtocolError(f"an engine process answered CompletionRequest with {type(answer).__name__}")
+        reply = channel.request(message, timeout_s=PATIENCE_S)
+        if not isinstance(reply, CompletionResult):
+            raise ProtocolError(f"an engine process answered CompletionRequest with {type(reply).__name__}")
         return Completion(
-            answer.tokens, answer.logprobs, answer.policy_versions, answer.text, answer.finish, answer.queue_s, answer.generate_s
+            reply.tokens, reply.logprobs, reply.policy_versions, reply.text, reply.finish, reply.queue_s, reply.generate_s
         )
 
     # --- the thread --------------------------------------------------------------------------------------------------
@@ -97,10 +99,10 @@ class RemoteEngine:
         while not self._closing.is_set():
             try:
                 channel = self._channel or self._join()
-                answer = channel.request(EngineQuery(self._version), timeout_s=QUERY_TIMEOUT_S)
-                if not isinstance(answer, EngineState):
-                    raise ProtocolError(f"an engine process answered EngineQuery with {type(answer).__name__}")
-                self._note(answer.policy_version)
+                reply = channel.request(EngineQuery(self._version), timeout_s=QUERY_TIMEOUT_S)
+                if not isinstance(reply, EngineState):
+                    raise ProtocolError(f"an engine process answered EngineQuery with {type(reply).__name__}")
+                self._note(reply.policy_version)
             except ComputerRLError as error:
                 if self._complaint != error.code and not self._closing.is_set():
                     self._complaint = error.code  # Once per cause, not once per retry.

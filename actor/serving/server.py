@@ -1,9 +1,9 @@
-"""One engine for many actors (`actor.inference: central`): requests come over a socket, answers go when they are sampled.
+"""One engine for many actors (`actor.inference: central`): requests come over a socket, completions go when they are sampled.
 
     actors ──CompletionRequest──► polling thread ──submit──► engine thread ──CompletionResult──► actors
            ──EngineQuery────────► parked until the version changes
 
-No thread waits for an answer: the engine's own thread sends it.
+No thread waits for a completion: the engine's own thread sends it.
 """
 
 from __future__ import annotations
@@ -11,44 +11,23 @@ from __future__ import annotations
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol
 
-from computerrl.actor.engines.base import NO_VERSION, Completion, GenerationRequest, Sampler
+from computerrl.actor.engines.base import NO_VERSION, Completion, GenerationRequest, Sampler, Versions
 from computerrl.common import log
 from computerrl.common.errors import ComputerRLError
 from computerrl.common.lifecycle import StopToken
-from computerrl.common.messages import CompletionRequest, CompletionResult, EngineQuery, EngineState, ErrorReply, Message
+from computerrl.common.messages import CompletionRequest, CompletionResult, EngineQuery, EngineState, ErrorReply
 from computerrl.common.metrics import Rate
+from computerrl.common.wire.transport import Request, Server
 
 ENGINE_ENDPOINT = "engine"
 """Name under which an engine process announces its socket in `Hello.endpoints`."""
 
 PARK_S = 1.0
-"""A query for a version is answered after this long even when nothing has changed."""
+"""Time after which a query for a version gets its reply even when nothing has changed."""
 
 _TURN_S = 0.02
-"""How late an actor may hear of a version."""
-
-
-class Request(Protocol):
-    """The part of `common.wire.transport.Request` used here."""
-
-    message: Message
-
-    def reply(self, message: Message) -> None: ...
-
-
-class Server(Protocol):
-    """The part of `common.wire.transport.Server` used here."""
-
-    def poll(self, timeout_s: float) -> list[Any]: ...
-
-
-class Versions(Protocol):
-    """The part of `actor.serving.weight_receiver.WeightReceiver` used here."""
-
-    @property
-    def policy_version(self) -> int: ...
+"""Maximum delay of a reply to a query after the version changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,33 +38,33 @@ class _Parked:
 
 
 class EngineServer:
-    """Answers with the engine given to `use_engine`; before that it has none. One thread runs it."""
+    """Serves the engine given to `use_engine`; before that it refuses completions. One thread runs it."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._engine: Sampler | None = None
         self._versions: Versions | None = None
         self._parked: list[_Parked] = []
-        self._answers = Rate()
+        self._completions = Rate()
         self._tokens = Rate()
 
     def use_engine(self, engine: Sampler, versions: Versions) -> None:
-        """Answer from now on; ``versions`` says what may be served. From any thread."""
+        """Serve ``engine`` from now on, at the version that ``versions`` allows. From any thread."""
         self._versions = versions
         self._engine = engine
 
     def run(self, stop: StopToken) -> None:
-        """Until ``stop``."""
+        """Serve until ``stop``."""
         while not stop.stopped:
             for request in self._server.poll(_TURN_S):
-                self._take(request)
-            self._answer_parked(time.monotonic())
+                self._handle(request)
+            self._reply_to_parked(time.monotonic())
 
     def metrics(self) -> dict[str, float]:
         """For heartbeats."""
         return {
             "engine/policy_version": float(self._version),
-            "engine/answers_per_s": self._answers.per_s,
+            "engine/answers_per_s": self._completions.per_s,
             "engine/tokens_per_s": self._tokens.per_s,
         }
 
@@ -93,7 +72,7 @@ class EngineServer:
     def _version(self) -> int:
         return NO_VERSION if self._versions is None else self._versions.policy_version
 
-    def _take(self, request: Request) -> None:
+    def _handle(self, request: Request) -> None:
         message = request.message
         if isinstance(message, CompletionRequest):
             self._sample(request, message)
@@ -102,7 +81,7 @@ class EngineServer:
         else:
             request.reply(ErrorReply("protocol_error", f"an engine process takes no {type(message).__name__}"))
 
-    def _answer_parked(self, now: float) -> None:
+    def _reply_to_parked(self, now: float) -> None:
         version = self._version
         waiting = []
         for parked in self._parked:
@@ -127,15 +106,21 @@ class EngineServer:
         engine.submit(wanted).add_done_callback(lambda done: self._send(request, done))
 
     def _send(self, request: Request, done: Future[Completion]) -> None:
-        """In the engine's thread."""
+        """Send the reply, in the engine's thread."""
         error = done.exception()
         if error is None:
-            found = done.result()
-            self._answers.add()
-            self._tokens.add(len(found.tokens))
+            completion = done.result()
+            self._completions.add()
+            self._tokens.add(len(completion.tokens))
             request.reply(
                 CompletionResult(
-                    found.tokens, found.logprobs, found.policy_versions, found.text, found.finish, found.queue_s, found.generate_s
+                    completion.tokens,
+                    completion.logprobs,
+                    completion.policy_versions,
+                    completion.text,
+                    completion.finish,
+                    completion.queue_s,
+                    completion.generate_s,
                 )
             )
         elif isinstance(error, ComputerRLError):

@@ -125,11 +125,6 @@ class OrderBook:
     # --- status and snapshots
 
     @property
-    def num_pending(self) -> int:
-        """Number of trajectories in incomplete groups."""
-        return sum(state.slots.num_pending for state in self)
-
-    @property
     def versions_in_flight(self) -> tuple[int, ...]:
         """Policy versions of training slots being played and of training trajectories in incomplete groups, ascending."""
         training = (state for state in self if state.order.kind == "training")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
@@ -10,7 +9,6 @@ import threading
 import time
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -62,7 +60,6 @@ class RunFolder:
         self.samples_path = self.trajectories / "samples.jsonl"
         """The tokens of the same episodes."""
         self.resolved_config = self.folder / "config.yaml"
-        self.digest_path = self.folder / "config.digest"
         self.broker_file = self.folder / "broker.json"
         self.started_path = self.folder / "started"
         """When the run was started, in seconds since this machine's boot."""
@@ -74,7 +71,6 @@ class RunFolder:
         keys = transport.create_keys(self.keys)
         text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
         write_atomically(self.resolved_config, text.encode())
-        write_atomically(self.digest_path, config_digest(config).encode())
         write_atomically(self.folder / "versions.json", json.dumps(versions(), indent=2).encode())
         return keys
 
@@ -93,13 +89,6 @@ class RunFolder:
     def load_keys(self) -> Keys:
         """The run's keys. Raises `SetupError` when they are missing or damaged."""
         return transport.load_keys(self.keys)
-
-    def stored_digest(self) -> str | None:
-        """`config_digest` of the run that lies here, None when there is none."""
-        try:
-            return self.digest_path.read_text().strip()
-        except FileNotFoundError:
-            return None
 
     def write_broker(self, *, address: str, run_id: str) -> None:
         """Tell the run's processes where the broker is."""
@@ -145,15 +134,6 @@ def _process_started_s() -> float:
     """When this process started, in seconds of `time.CLOCK_BOOTTIME`."""
     fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return int(fields[19]) / os.sysconf("SC_CLK_TCK")
-
-
-def config_digest(config: RunConfig) -> str:
-    """Digest of all that decides what a run learns; where it lies and how it is repaired does not count."""
-    tree: dict[str, Any] = config.model_dump(mode="json", exclude={"run_dir", "name", "supervisor", "cluster"})
-    tree["broker"] = {"eta": tree["broker"]["eta"]}
-    for place in ("desktop", "learner"):
-        tree[place].pop("bind_address", None)
-    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]
 
 
 PRIVATE = 0o600

@@ -115,7 +115,6 @@ class GuestDriver:
             screen_height=self._config.screen_height,
             settled_by=answer.settled_by,
             settle_s=answer.settle_s,
-            tree_age_s=answer.tree_age_s,
             result=answer.result,
         )
         return StepResult(observation=observation, action_error=answer.action_error, finished=answer.finished)

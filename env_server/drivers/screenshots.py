@@ -54,8 +54,6 @@ class ScreenshotStore:
         self._segment = ""
         self._offset = 0
         self._num_segments = 0
-        self.num_put = 0
-        self.num_written = 0
         folder.mkdir(parents=True, exist_ok=True)
 
     def put(self, pixels: np.ndarray) -> ScreenshotRef:
@@ -65,7 +63,6 @@ class ScreenshotStore:
             raise ValueError(f"pixels must be [height, width, 3 or 4], got {pixels.shape}")
         digest = hashlib.blake2b(pixels.data, digest_size=16, key=str(pixels.shape).encode()).hexdigest()
         with self._lock:
-            self.num_put += 1
             ref = self._known.get(digest)
             if ref is not None:
                 self._known.move_to_end(digest)
@@ -122,7 +119,6 @@ class ScreenshotStore:
             if error.errno in _OUT_OF_SPACE:
                 raise DiskFull(f"no space for screenshots in {self._folder}: {error.strerror}") from error
             raise
-        self.num_written += 1
         segment = self._segment
         if self._offset >= self._segment_bytes:
             self._close_segment()

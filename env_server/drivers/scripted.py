@@ -92,7 +92,6 @@ class ScriptedDriver:
             screen_height=self._config.screen_height,
             settled_by="none",
             settle_s=0.0,
-            tree_age_s=0.0,
             result=result,
         )
 

@@ -224,7 +224,7 @@ class DesktopPool:
         desktop.expires_at = now + self._limits.lease_time_limit_s
         desktop.app, desktop.task = app or desktop.app, None
         self._next_token += 1
-        return Lease(desktop=index, token=desktop.token, time_limit_s=self._limits.lease_time_limit_s)
+        return Lease(desktop=index, token=desktop.token)
 
     def begin_call(self, lease: Lease, *, now: float) -> None:
         """A call under ``lease`` starts. Raises `LeaseRefused` for an old token, or while another call is running."""

@@ -79,7 +79,7 @@ class DesktopService:
         self._changed = threading.Condition()
         """Lock of all that follows; notified when the timer thread may have a new deadline."""
         self._closed = False
-        self._views = DesktopViews(time.monotonic)
+        self._views = DesktopViews()
         limits = PoolLimits(
             lease_time_limit_s=config.lease_time_limit_s,
             max_starting=config.max_starting or max(1, len(os.sched_getaffinity(0)) // 2),

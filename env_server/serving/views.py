@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from computerrl.common.actions import render_action
@@ -29,10 +28,9 @@ class _ShownEpisode:
     task: TaskRef
     instruction: str
     observation: Observation
-    seen_at: float
     num_steps: int = 0
     action: str = ""
-    answer: str = ""
+    completion: str = ""
     action_error: str = ""
     reward: float | None = None
 
@@ -41,21 +39,20 @@ class _ShownEpisode:
 class DesktopViews:
     """Latest episode of each desktop. Not thread-safe: the service calls it under its lock."""
 
-    clock: Callable[[], float]
     _shown: dict[int, _ShownEpisode] = field(default_factory=dict)
 
-    def update(self, desktop: int, request: Message | None, answer: Message) -> None:
-        """Record that ``request`` was answered by ``answer``; requests that belong to no episode are ignored."""
-        match request, answer:
+    def update(self, desktop: int, request: Message | None, reply: Message) -> None:
+        """Record that ``reply`` was the reply to ``request``; pairs that belong to no episode are ignored."""
+        match request, reply:
             case TaskReset(), TaskStarted():
-                self._shown[desktop] = _ShownEpisode(request.task, answer.instruction, answer.observation, self.clock())
+                self._shown[desktop] = _ShownEpisode(request.task, reply.instruction, reply.observation)
             case StepRequest(), StepResult() if desktop in self._shown:
                 scene = self._shown[desktop]
                 scene.num_steps += 1
-                scene.action, scene.answer = render_action(request.action), request.answer
-                scene.action_error, scene.observation, scene.seen_at = answer.action_error, answer.observation, self.clock()
+                scene.action, scene.completion = render_action(request.action), request.completion
+                scene.action_error, scene.observation = reply.action_error, reply.observation
             case EvaluationRequest(), Evaluation() if desktop in self._shown:
-                self._shown[desktop].reward = answer.reward
+                self._shown[desktop].reward = reply.reward
 
     def forget(self, desktop: int) -> None:
         """Remove the view of a desktop that broke."""
@@ -66,7 +63,7 @@ class DesktopViews:
         state, reason, holder = pooled.shown_state, pooled.shown_reason, pooled.holder
         scene = self._shown.get(desktop)
         if scene is None:
-            return DesktopView(desktop, state, reason, holder, None, "", 0, "", "", "", None, None, 0.0)
+            return DesktopView(desktop, state, reason, holder, None, "", 0, "", "", "", None, None)
         return DesktopView(
             desktop,
             state,
@@ -76,11 +73,10 @@ class DesktopViews:
             scene.instruction,
             scene.num_steps,
             scene.action,
-            scene.answer,
+            scene.completion,
             scene.action_error,
             scene.reward,
             scene.observation.screenshot,
-            self.clock() - scene.seen_at,
         )
 
     def elements(self, desktop: int) -> tuple[Element, ...]:

@@ -31,7 +31,7 @@ def _evaluate(get: Getter) -> Evaluation:
 
 def _instance(name: str, seed: int, demonstrate: Demonstrator) -> TaskInstance:
     step = SetupStep("web_page", {"page": name, "seed": seed})
-    return TaskInstance(instruction=None, setup=(step,), evaluate=_evaluate, demonstrate=demonstrate, finishes_itself=True)
+    return TaskInstance(instruction=None, setup=(step,), evaluate=_evaluate, demonstrate=demonstrate)
 
 
 def _draw_seed(rng: random.Random, name: str, fits: Callable[[Page], bool]) -> int:

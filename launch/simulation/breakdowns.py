@@ -110,7 +110,6 @@ class Breakdowns:
         self._run.learner_up = False
         self._run.training_epoch += 1
         redo_s = sum(self._run.since_checkpoint_s) + self._run.cluster.overhead_s * len(self._run.since_checkpoint_s)
-        self._run.counts.updates_repeated += len(self._run.since_checkpoint_s)
         self._run.counts.learner_down_s += repair_s + redo_s
         self._run.later(repair_s + redo_s, self._learner_up_again)
 

@@ -46,7 +46,6 @@ class Counts:
     episodes_lost: int = 0
     """Played in vain: their desktop or actor failed."""
     updates: int = 0
-    updates_repeated: int = 0
     steps_trained: int = 0
     steps_too_old: int = 0
     ages: Counter[int] = field(default_factory=Counter)

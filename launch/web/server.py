@@ -203,8 +203,8 @@ class RunPages:
         ]
         size = [view.screenshot.width, view.screenshot.height] if view.screenshot is not None else None
         (row,) = snapshot.desktop_rows({place: view})
-        more = {"instruction": view.instruction, "answer": view.answer, "action": view.action, "elements": rows, "size": size}
-        return web.json_response({**row, **more}, dumps=_dumps)
+        said = {"instruction": view.instruction, "completion": view.completion, "action": view.action}
+        return web.json_response({**row, **said, "elements": rows, "size": size}, dumps=_dumps)
 
     async def thumbnail(self, request: web.Request) -> web.Response:
         """Thumbnail of a desktop's screenshot."""

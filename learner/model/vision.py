@@ -52,8 +52,6 @@ class Vision:
         self._recompute = recompute
         self._kept: OrderedDict[str, torch.Tensor] = OrderedDict()
         self._kept_bytes = 0
-        self.num_encoded = 0
-        """Images that went through the tower so far."""
 
     def features(self, shown: PackImages) -> torch.Tensor:
         """[R, E] image after image; with a graph unless the tower is frozen. Raises `PictureError`."""
@@ -72,7 +70,6 @@ class Vision:
         patches, grids = zip(*[self.images.patches_of(ref) for ref in refs], strict=True)
         pixels = torch.from_numpy(np.concatenate(patches)).to(self.model.device)
         grid = torch.tensor(grids, device=self.model.device)
-        self.num_encoded += len(refs)
         if self._recompute and torch.is_grad_enabled():
             return checkpoint(self._tower, pixels, grid, use_reentrant=False, preserve_rng_state=False)
         return self._tower(pixels, grid)

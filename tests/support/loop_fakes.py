@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from computerrl.common.clock import ManualClock
 from computerrl.common.config import RunConfig
 from computerrl.common.errors import OrderRefused
 from computerrl.common.messages import NoGroup, RolloutOrder, Status, Step, StepTiming, TaskRef, Trajectory, TrajectoryGroup
@@ -17,6 +16,7 @@ from computerrl.learner.algorithms import make_algorithm
 from computerrl.learner.checkpoints.checkpoint import CheckpointStore
 from computerrl.learner.conductor import LearnerLoop
 from computerrl.learner.contracts import Neighbours
+from tests.support.clock import ManualClock
 
 FAMILIES = ("click", "type")
 
@@ -92,7 +92,7 @@ class FakeBroker:
     def fetch_group(self, group_seq: int) -> TrajectoryGroup | NoGroup:
         assert self.forgotten <= group_seq <= len(self.groups), "asked for a group that was reported as consumed"
         if group_seq == len(self.groups) and not self._complete_one():
-            return NoGroup(0, self.in_flight)
+            return NoGroup(self.in_flight)
         self.delivered.add(group_seq)
         return self.groups[group_seq]
 

@@ -1,30 +1,34 @@
-"""The generated part of docs/protocol.md: sizes, types and fields of all messages, from `common/messages.py` and its texts."""
+"""The generated part of docs/protocol.md: sizes, types and fields of all messages, from `common/messages/` and its texts."""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import get_args
 
 from computerrl.common import messages
-from computerrl.common.messages import DEFAULT_SIZE_LIMIT, MAX_PEERS, SIZE_LIMITS, AnswerMessage, RequestMessage
+from computerrl.common.messages import DEFAULT_SIZE_LIMIT, MAX_PEERS, SIZE_LIMITS, ReplyMessage, RequestMessage
 from computerrl.common.wire import codec, transport
 
 BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
-_NOT_ON_THE_WIRE = {"SizeLimit", "Part"}
+_NOT_ON_THE_WIRE = {"SizeLimit", "Wire"}
+_FILES = ("base", "presence", "work", "trajectories", "desktops", "weights", "engines")
+"""Files of `common/messages/`, in the order in which the document names their types."""
 
 
 def section() -> str:
     """What stands between `BEGIN` and `END`."""
-    tree = ast.parse(Path(messages.__file__).read_text(encoding="utf-8"))
-    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef) and node.name not in _NOT_ON_THE_WIRE}
-    requests, answers = ([cls.__name__ for cls in get_args(union)] for union in (RequestMessage, AnswerMessage))
-    parts = [name for name in classes if name not in {*requests, *answers}]
-    lines = ["## Limits", "", *_limits(), "## Types", "", *_types(tree)]
-    for title, names in (("Requests", requests), ("Answers", answers), ("Parts of messages", parts)):
+    folder = Path(messages.__file__).parent
+    nodes = [node for name in _FILES for node in ast.parse((folder / f"{name}.py").read_text(encoding="utf-8")).body]
+    classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef) and node.name not in _NOT_ON_THE_WIRE}
+    requests, replies = ([cls.__name__ for cls in get_args(union)] for union in (RequestMessage, ReplyMessage))
+    parts = [name for name in classes if name not in {*requests, *replies}]
+    lines = ["## Limits", "", *_limits(), "## Types", "", *_types(nodes)]
+    for title, names in (("Requests", requests), ("Replies", replies), ("Parts of messages", parts)):
         lines += [f"## {title}", ""]
         for name in names:
             lines += [*_message(classes[name], is_message=title != "Parts of messages"), ""]
@@ -46,9 +50,9 @@ def _limits() -> Iterator[str]:
     yield ""
 
 
-def _types(tree: ast.Module) -> Iterator[str]:
+def _types(nodes: Sequence[ast.stmt]) -> Iterator[str]:
     rows = []
-    for node, after in zip(tree.body, tree.body[1:], strict=False):
+    for node, after in itertools.pairwise(nodes):
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Subscript(value=ast.Name(id="Annotated"))):
                 rows.append((f"`{name}`", _text(after)))

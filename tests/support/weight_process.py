@@ -20,10 +20,10 @@ import numpy as np
 from computerrl.actor.serving import weight_receiver
 from computerrl.common import log
 from computerrl.common.lifecycle import StopToken, die_with_parent
-from computerrl.common.messages import WeightInvitation
+from computerrl.common.messages import NothingNewer
 from computerrl.common.weight_plan import check_probe
 from computerrl.common.wire.transport import Client, load_keys
-from computerrl.learner.client import BroadcastGroup, WeightClient
+from computerrl.learner.client import BroadcastGroup, Invitation, WeightClient
 
 MOMENT_S = 1.0
 """For the test to send a signal."""
@@ -73,7 +73,7 @@ class Engine:
 class PausingClient(WeightClient):
     """Says when it joins and reports."""
 
-    def join(self, receiver: str, **fields: object) -> WeightInvitation:
+    def join(self, receiver: str, **fields: object) -> Invitation | NothingNewer:
         SUBJECT.pass_through("joining")
         return super().join(receiver, **fields)
 

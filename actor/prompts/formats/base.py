@@ -1,4 +1,4 @@
-"""What a prompt format is: an episode's state as chat messages, and a policy's answer as an action.
+"""The interface of a prompt format: an episode's state as chat messages, and a policy's completion as an action.
 
 Types and protocol only. A format is pure text on both sides; tokens, budgets and templates are `actor.prompt`'s.
 """
@@ -29,7 +29,7 @@ class PastAction:
     """One earlier action of the episode."""
 
     text: str
-    """The whole answer that held it."""
+    """Whole completion that held the action."""
     error: str = ""
     """Why it could not be done."""
     result: str = ""
@@ -52,11 +52,11 @@ class PromptFormat(Protocol):
     ) -> list[ChatMessage]:
         """The prompt: what was done before (``past``, oldest first), what is on screen now (``rows``)."""
 
-    def parse(self, answer: str, observation: Observation) -> Action:
-        """The action in an answer to ``observation``. Raises `common.actions.ActionSyntaxError` with a message for the agent."""
+    def parse(self, completion: str, observation: Observation) -> Action:
+        """Action in a completion for ``observation``. Raises `common.actions.ActionSyntaxError` with a message for the agent."""
 
     def render(self, action_text: str, observation: Observation) -> str:
-        """The answer that `parse` reads as the action written in ``action_text`` (`common.actions` grammar), for demonstrations.
+        """Completion that `parse` reads as the action in ``action_text`` (`common.actions` grammar), for demonstrations.
 
         Raises `LookupError` when the action means an element that is not on screen or a place outside it.
         """

@@ -11,17 +11,17 @@ from step to step), the agent's own past last. With SmolLM2's tokenizer a step t
     Done: click("Bella")
     Action: click("Submit")
 
-Application and elements are written by `common.actions.screen_text`. The answer is one action as `common.actions` reads it, after
-a thought where a model thinks first. Everything
-quoted from the screen is put on one line, so that no text on a screen can end a row and pretend to be another part of the prompt.
+Application and elements are written by `common.actions.screen_text`. The completion is one action as `common.actions` reads it,
+after a thought where a model thinks first. Text quoted from the screen is put on one line, so that no text on a screen can end a
+row and pretend to be another part of the prompt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from computerrl.actor.prompts.formats.answers import after_first_thought
 from computerrl.actor.prompts.formats.base import ChatMessage, PastAction
+from computerrl.actor.prompts.formats.completions import after_first_thought
 from computerrl.common.actions import parse_action
 from computerrl.common.actions.screen_text import app_line, element_rows, one_line
 from computerrl.common.config import PromptConfig
@@ -55,8 +55,8 @@ class CompactFormat:
             lines.append(f"Result: {one_line(past[-1].result, MAX_HISTORY_CHARS)}")
         return [ChatMessage("user", "\n".join(lines))]
 
-    def parse(self, answer: str, observation: Observation) -> Action:
-        return parse_action(after_first_thought(answer))
+    def parse(self, completion: str, observation: Observation) -> Action:
+        return parse_action(after_first_thought(completion))
 
     def render(self, action_text: str, observation: Observation) -> str:
         return action_text

@@ -22,8 +22,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from computerrl.actor.prompts.formats.answers import after_thoughts, first_block
 from computerrl.actor.prompts.formats.base import ChatMessage, PastAction
+from computerrl.actor.prompts.formats.completions import after_thoughts, first_block
 from computerrl.actor.prompts.formats.published_calls import BY_HAND, CALLS, CLASSES, Grid, from_action, to_action
 from computerrl.common.actions import (
     ACTIONS,
@@ -48,7 +48,7 @@ MAX_BLOCK_CHARS = 2 * MAX_ACTION_CHARS
 """Twice, since a call written with our names may come out longer with the published ones."""
 
 MAX_PAST_CHARS = 2000
-"""An earlier answer, and what came of it, are cut to this."""
+"""Maximum number of characters of an earlier completion, and of its result, in a prompt."""
 MAX_THOUGHT_CHARS = 160
 
 WORDS: Mapping[str, str] = {"WAIT": "wait", "DONE": "done", "FAIL": "fail"}
@@ -104,7 +104,7 @@ class _ComputerRL:
     apps: tuple[str, ...] = tuple(_APP_AREAS)
     _scale: ClassVar[int | None] = None
     _words: ClassVar[Mapping[str, str]] = {}
-    """What `_HEAD` says of the screen, and of the answer."""
+    """Words of `_HEAD` about the screen and about the completion."""
 
     def __init__(self, config: PromptConfig, *, actions: Actions = "api_gui") -> None:
         self._config = config
@@ -138,14 +138,14 @@ class _ComputerRL:
         title = f", window: {one_line(observation.window_title, 80)}" if self._config.window_title else ""
         return [f"Application in front: {one_line(observation.app, 32) or 'none'}{title}"]
 
-    def parse(self, answer: str, observation: Observation) -> Action:
+    def parse(self, completion: str, observation: Observation) -> Action:
         try:
-            return self._action(answer, self._grid(observation))
+            return self._action(completion, self._grid(observation))
         except ActionSyntaxError as error:
             raise ActionSyntaxError(f"Invalid action: {error}") from error
 
-    def _action(self, answer: str, grid: Grid) -> Action:
-        spoken = after_thoughts(answer)
+    def _action(self, completion: str, grid: Grid) -> Action:
+        spoken = after_thoughts(completion)
         block = first_block(self._said(spoken))
         if block is not None:
             return _read(block, grid)
@@ -155,7 +155,7 @@ class _ComputerRL:
         raise ActionSyntaxError("the answer holds no fenced Python block")
 
     def _said(self, spoken: str) -> str:
-        """The part of an answer after the thought in which the block stands."""
+        """Part of a completion after its thoughts that holds the block."""
         return spoken
 
     def render(self, action_text: str, observation: Observation) -> str:
@@ -262,7 +262,7 @@ def _outcome(action: PastAction) -> str:
     return f"Result of the last action: {result}" if result else "The last action was done."
 
 
-# --- answer ----------------------------------------------------------------------------------------------------------
+# --- completion ------------------------------------------------------------------------------------------------------
 
 
 def _read(block: str, grid: Grid) -> Action:

@@ -87,7 +87,7 @@ def _family(page: RegisteredPage) -> Family:
 
     def build(rng: random.Random) -> TaskInstance:
         step = SetupStep("web_page", {"page": page.name, "seed": rng.randrange(_SEEDS)})
-        return TaskInstance(instruction=None, setup=(step,), evaluate=evaluate, demonstrate=demonstrate, finishes_itself=True)
+        return TaskInstance(instruction=None, setup=(step,), evaluate=evaluate, demonstrate=demonstrate)
 
     note = f" (not repeatable: {UNREPEATABLE[page.name]})" if page.name in UNREPEATABLE else ""
     return Family(

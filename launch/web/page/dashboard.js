@@ -179,7 +179,7 @@ async function showDetail(id) {
   const facts = make("dl");
   const fact = (name, value, mono) => facts.append(make("dt", { textContent: name }), make("dd", { textContent: value || "–", className: mono ? "mono" : "" }));
   fact("task", row.task); fact("instruction", row.instruction); fact("held by", row.holder); fact("step", String(row.steps));
-  fact("what the model said", row.answer, true); fact("action", row.action, true);
+  fact("what the model said", row.completion, true); fact("action", row.action, true);
   if (row.error) fact("what went wrong", row.error);
   if (row.why) fact("why it broke", row.why);
   fact("reward", row.reward === null ? "not judged yet" : String(row.reward));

@@ -18,8 +18,17 @@ from msgspec.structs import replace
 from computerrl.broker.client import BrokerClient
 from computerrl.common.config import BrokerConfig, RunConfig
 from computerrl.common.errors import PeerTimeout
-from computerrl.common.lifecycle import Heartbeat, StopToken
-from computerrl.common.messages import Assignment, NoGroup, RolloutOrder, Step, StepTiming, Trajectory, TrajectoryGroup
+from computerrl.common.lifecycle import HeartbeatThread, StopToken
+from computerrl.common.messages import (
+    Assignment,
+    NoGroup,
+    PeerEntry,
+    RolloutOrder,
+    Step,
+    StepTiming,
+    Trajectory,
+    TrajectoryGroup,
+)
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.common.wire import transport
 
@@ -222,18 +231,24 @@ def test_port_taken_ends_the_broker_with_a_clear_error_and_its_exit_code(tmp_pat
     taken.close()
 
 
+def wait_for_env_server(client: BrokerClient) -> PeerEntry:
+    """The one env_server that the broker knows."""
+    deadline = time.monotonic() + 120
+    while not (peers := client.directory("env_server")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    (peer,) = peers
+    return peer
+
+
 def test_heartbeat_finds_the_restarted_broker(broker: BrokerProcess) -> None:
     client = broker.client("env_server-0:e")
     endpoints = {"desktops": "tcp://127.0.0.1:1"}
-    with Heartbeat(client, role="env_server", index=0, incarnation="e", endpoints=endpoints) as heartbeat:
-        assert heartbeat.wait_welcome(60)
+    with HeartbeatThread(client, role="env_server", index=0, incarnation="e", endpoints=endpoints):
+        asker = broker.client("actor-0:a")
+        wait_for_env_server(asker)
         broker.kill()
         broker.start()
-        asker = broker.client("actor-0:a")
-        deadline = time.monotonic() + 120
-        while not asker.directory("env_server") and time.monotonic() < deadline:
-            time.sleep(0.05)
-        (peer,) = asker.directory("env_server")
+        peer = wait_for_env_server(asker)
         assert replace(peer, age_s=0.0).endpoints == endpoints
         asker.close()
     client.close()

@@ -50,7 +50,7 @@ class Broker:
     def handle(self, message: Message, sender: str) -> Message:
         if isinstance(message, Hello):
             self.hello = message
-            return Welcome("run", -1)
+            return Welcome(-1)
         assert isinstance(message, Heartbeat)
         self.metrics = message.metrics
         if message.metrics["env_server/desktops_ready"] == 2.0:

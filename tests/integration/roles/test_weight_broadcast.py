@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from computerrl.common.wire.transport import Server, create_keys
-from computerrl.learner.weights import sender as weight_sender
+from computerrl.learner.weights import snapshot
 from computerrl.learner.weights.files import WeightFiles
 from computerrl.learner.weights.sender import WeightSender
 from tests.support.tiers import one_in
@@ -121,7 +121,7 @@ class Bench:
 @pytest.fixture(scope="module", autouse=True)
 def small_buckets() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(weight_sender, "plan_buckets", functools.partial(weight_sender.plan_buckets, bucket_bytes=BUCKET_BYTES))
+        patch.setattr(snapshot, "plan_buckets", functools.partial(snapshot.plan_buckets, bucket_bytes=BUCKET_BYTES))
         yield
 
 

@@ -56,8 +56,8 @@ class ByteTokenizer:
     def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
         return self.encode("".join(f"<{m.role}>{m.text}</{m.role}>" for m in messages) + "<assistant>")
 
-    def encode_answer(self, answer: str) -> list[int]:
-        return [*self.encode(answer), EOS]
+    def encode_completion(self, completion: str) -> list[int]:
+        return [*self.encode(completion), EOS]
 
     def opening(self) -> str:
         return ""
@@ -80,7 +80,7 @@ def make_element(
 
 
 def make_observation(*elements: Element, title: str = "Page", result: str = "") -> Observation:
-    return Observation("chromium", title, elements, None, 800, 600, "quiet", 0.01, 0.0, result)
+    return Observation("chromium", title, elements, None, 800, 600, "quiet", 0.01, result)
 
 
 def make_assignment(
@@ -140,13 +140,13 @@ class FakeDesktops:
     def lease(self, incarnation: str, task: TaskRef | None = None, *, next_task: TaskRef | None = None) -> Lease:
         self._call("lease")
         self.num_leased += 1
-        return Lease(0, self.num_leased, 60.0)
+        return Lease(0, self.num_leased)
 
     def reset(self, lease: Lease, task: TaskRef) -> TaskStarted:
         self._call("reset")
         return TaskStarted("Click ok.", make_observation(make_element(1, "ok")))
 
-    def step(self, lease: Lease, action: Action, *, answer: str = "") -> StepResult:
+    def step(self, lease: Lease, action: Action, *, completion: str = "") -> StepResult:
         self._call("step")
         self.actions.append(action)
         finished = self.finish_after is not None and len(self.actions) >= self.finish_after

@@ -15,6 +15,8 @@ from computerrl.common.messages import (
     Assignment,
     AssignmentRequest,
     AssignmentReturn,
+    BaseModelInvitation,
+    BroadcastInvitation,
     CompletionRequest,
     CompletionResult,
     ConsumptionReport,
@@ -32,6 +34,7 @@ from computerrl.common.messages import (
     ErrorReply,
     Evaluation,
     EvaluationRequest,
+    FileInvitation,
     GroupDrawn,
     GroupRequest,
     Heartbeat,
@@ -43,6 +46,7 @@ from computerrl.common.messages import (
     Message,
     NoAssignment,
     NoGroup,
+    NothingNewer,
     Observation,
     OrderClosure,
     PeerEntry,
@@ -64,9 +68,9 @@ from computerrl.common.messages import (
     TrajectoryGroup,
     TrajectoryReceipt,
     VersionAnnouncement,
-    WeightInvitation,
     WeightJoin,
     WeightLoaded,
+    WeightUpdate,
     Welcome,
 )
 
@@ -136,15 +140,15 @@ def core(**changes: float) -> BrokerCore:
 def examples() -> list[Message]:
     """One message of every kind, with every field filled."""
     element = Element(1, "button", "ok", 10, 20, 30, 40, ("focused",))
-    observation = Observation("chromium", "Page", (element,), SCREENSHOT, 800, 600, "quiet", 0.0625, 0.5, "42")
-    lease = Lease(0, 3, 60.0)
+    observation = Observation("chromium", "Page", (element,), SCREENSHOT, 800, 600, "quiet", 0.0625, "42")
+    lease = Lease(0, 3)
     peer = PeerEntry("env_server", 0, "i1", "node1", 11, {"desktops": "tcp://127.0.0.1:5001"}, 0.5)
     trajectory = trajectory_for(assignment(), steps=[step(), step(num_action=1)])
     tokens = np.arange(3, dtype=np.int32)
-    probe = np.array([-0.5, -0.25], dtype=np.float32)
+    update = WeightUpdate(4, "{}", np.array([-0.5, -0.25], dtype=np.float32))
     found: list[Message] = [
         Hello("actor", 0, "i1", "node1", 12, {"x": "tcp://127.0.0.1:5002"}),
-        Welcome("run-1", 3),
+        Welcome(3),
         Heartbeat("actor", 0, "i1", {"actor/env_steps_per_s": 4.5}, "playing"),
         HeartbeatAck(1.5),
         Ack(),
@@ -165,7 +169,7 @@ def examples() -> list[Message]:
         ReceiptBatch((TrajectoryReceipt("rl-1/0/0", accepted=True, reason=""),)),
         GroupRequest(7),
         TrajectoryGroup(7, "rl-1/0", "rl-1", "training", TASK, (trajectory,)),
-        NoGroup(3, (2, 5)),
+        NoGroup((2, 5)),
         ConsumptionReport(7),
         VersionAnnouncement(4, 12),
         StatusRequest(),
@@ -183,12 +187,15 @@ def examples() -> list[Message]:
         LeaseRelease(lease),
         DesktopsRequest(0),
         Desktops(
-            (DesktopView(0, "leased", "", "actor-0:i1", TASK, "Click.", 1, "click(1)", "click(1)", "", None, None, 0.5),),
+            (DesktopView(0, "leased", "", "actor-0:i1", TASK, "Click.", 1, "click(1)", "click(1)", "", None, None),),
             observation.elements,
         ),
         WeightJoin("actor-0:i1", -1, "d1"),
-        WeightInvitation(0, 4, 1, 2, "tcp://127.0.0.1:5003", "gloo", "{}", probe, 0.5, 2.0, 5.0),
-        WeightLoaded("actor-0:i1", 4, "", 0.25),
+        NothingNewer(),
+        BaseModelInvitation(update),
+        FileInvitation(update, "00000004-ab12.safetensors", 5.0),
+        BroadcastInvitation(update, 1, 2, "127.0.0.1:5003", "0-ab12", "gloo", 2.0, 5.0),
+        WeightLoaded("actor-0:i1", 4, ""),
         EngineQuery(-1),
         EngineState(4),
         CompletionRequest(tokens, 0.7, 32, tokens[:1], may_be_older=True),

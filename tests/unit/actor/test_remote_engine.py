@@ -200,5 +200,5 @@ def test_without_any_engine_there_is_no_version_and_requests_fail(ask: Callable)
 def test_other_messages_are_refused_by_name(process: Callable, keys: Keys) -> None:
     client = Client(process().address, keys=keys, sender="actor-0:test")
     with pytest.raises(ProtocolError, match="WeightLoaded"):
-        client.request(WeightLoaded("actor-0:test", 1, "", 0.0), timeout_s=LIMIT_S)
+        client.request(WeightLoaded("actor-0:test", 1, ""), timeout_s=LIMIT_S)
     client.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from computerrl.actor.serving import weight_receiver
 from computerrl.actor.serving.weight_receiver import MAX_ATTEMPTS, WeightReceiver
 from computerrl.common.errors import EngineFailed, WeightError
 from computerrl.common.lifecycle import StopToken
-from computerrl.common.messages import WeightInvitation
+from computerrl.common.messages import BaseModelInvitation, NothingNewer, WeightUpdate
 from computerrl.common.weight_plan import Manifest, WeightPlan
 
 PROBE = np.zeros(31, dtype=np.float32)
@@ -29,12 +30,16 @@ class FakeClient:
         self.reports: list[str] = []
         self.reported = threading.Semaphore(0)
 
-    def join(self, receiver: str, *, loaded_version: int, model_digest: str, timeout_s: float) -> WeightInvitation:
+    def join(
+        self, receiver: str, *, loaded_version: int, model_digest: str, timeout_s: float
+    ) -> BaseModelInvitation | NothingNewer:
         self.asked_with.append(loaded_version)
-        epoch = -1 if loaded_version == 3 else 0
-        return WeightInvitation(epoch, 3, 1, 2, "", "gloo", self.manifest, PROBE, 0.01, 2.0, 5.0)
+        if loaded_version < 3:
+            return BaseModelInvitation(WeightUpdate(3, self.manifest, PROBE))
+        time.sleep(0.01)  # The learner, too, does not say so at once.
+        return NothingNewer()
 
-    def loaded(self, receiver: str, *, policy_version: int, error: str, load_s: float, timeout_s: float) -> None:
+    def loaded(self, receiver: str, *, policy_version: int, error: str, timeout_s: float) -> None:
         self.reports.append(error)
         self.reported.release()
 
@@ -116,7 +121,7 @@ def test_receiver_whose_engine_refused_before_anything_changed_still_serves_the_
 def test_receiver_that_the_learner_refuses_again_and_again_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     client = FakeClient()
 
-    def refuse(receiver: str, **fields: Any) -> WeightInvitation:
+    def refuse(receiver: str, **fields: Any) -> NothingNewer:
         client.asked_with.append(fields["loaded_version"])
         client.reported.release()
         raise WeightError("actor-0:1 has base model mine, the learner has theirs")

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from computerrl.actor.activity import ActivityMeter
 from computerrl.actor.desktops import DesktopDirectory, OneServer
 from computerrl.actor.worker import ActorWorker
-from computerrl.common.clock import ManualClock
 from computerrl.common.config import ActorConfig
 from computerrl.common.errors import DesktopBroken, EngineFailed, NoDesktop, PeerTimeout
 from computerrl.common.lifecycle import StopToken
 from computerrl.common.messages import NoAssignment, PeerEntry
+from tests.support.clock import ManualClock
 from tests.support.data.actor_data import FakeDesktops, QueueBroker, ScriptedEngine, make_assignment, make_prompt
 
 
@@ -126,7 +126,7 @@ def test_worker_stopped_in_a_hanging_desktop_call_closes_in_time() -> None:
     cut = threading.Event()
 
     class Hanging(FakeDesktops):
-        def step(self, lease, action, *, answer=""):  # type: ignore[no-untyped-def]
+        def step(self, lease, action, *, completion=""):  # type: ignore[no-untyped-def]
             self._call("step")
             cut.wait(30.0)
             raise PeerTimeout("the connection was cut")

@@ -262,7 +262,7 @@ def test_assignment_not_submitted_in_time_goes_to_somebody_else(desk: Desk) -> N
 
 def test_new_incarnation_releases_what_the_old_one_held_and_the_old_one_is_refused(desk: Desk) -> None:
     desk.ask(order())
-    assert desk.hello("a") == Welcome("run-1", -1)
+    assert desk.hello("a") == Welcome(-1)
     first = desk.assign("a")
     desk.hello("b")
     assert desk.assign("b") == first
@@ -312,7 +312,7 @@ def test_silent_peer_is_lost_and_its_assignments_come_back(desk: Desk) -> None:
     answer = desk.beat("a")
     assert isinstance(answer, ErrorReply) and answer.code == "unknown_peer"
     assert desk.assign("b") == first
-    assert desk.hello("a") == Welcome("run-1", -1)
+    assert desk.hello("a") == Welcome(-1)
 
 
 def test_peers_are_not_lost_when_the_broker_itself_stood_still(desk: Desk) -> None:
@@ -331,7 +331,7 @@ def test_group_is_numbered_when_complete_and_given_again_on_every_request(desk: 
     assert isinstance(group, TrajectoryGroup)
     assert (group.group_id, group.group_seq) == ("rl-1/1", 0)
     assert [member.index for member in group.trajectories] == [0, 1]
-    assert desk.ask(GroupRequest(1)) == NoGroup(1, (0, 2))
+    assert desk.ask(GroupRequest(1)) == NoGroup((0, 2))
     assert desk.ask(GroupRequest(0)) == group
     assert desk.core.counters["delivered"] == 2
     desk.ask(trajectory_for(granted[1]))
@@ -531,7 +531,7 @@ def test_message_the_broker_does_not_take_is_an_error(desk: Desk) -> None:
 def test_version_only_rises_and_a_restarted_learner_is_told_the_highest(desk: Desk) -> None:
     desk.ask(VersionAnnouncement(5, 0))
     desk.ask(VersionAnnouncement(3, 0))
-    assert desk.hello() == Welcome("run-1", 5)
+    assert desk.hello() == Welcome(5)
 
 
 def test_status_shows_counters_queues_and_peers(desk: Desk) -> None:

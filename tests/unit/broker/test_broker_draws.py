@@ -11,7 +11,6 @@ from computerrl.broker.core import BrokerCore
 from computerrl.broker.events import MessagePersisted, MessageReceived, Persist, PersistFailed, Reply
 from computerrl.broker.journal.file import MemoryJournal, Position
 from computerrl.broker.service import BrokerService
-from computerrl.common.clock import ManualClock
 from computerrl.common.messages import (
     Ack,
     Assignment,
@@ -30,6 +29,7 @@ from computerrl.common.messages import (
 )
 from computerrl.common.wire import codec
 from tests.support.broker_invariants import CheckedCore
+from tests.support.clock import ManualClock
 from tests.support.data.broker_data import core, order, trajectory_for
 
 PLAN = CurriculumPlan("success_band", num_recent=8, min_results=2, min_group_size=2, max_group_size=5)

@@ -14,7 +14,6 @@ import pytest
 
 from computerrl.broker.journal.file import FileJournal
 from computerrl.broker.service import BrokerService
-from computerrl.common.clock import ManualClock
 from computerrl.common.messages import (
     Ack,
     Assignment,
@@ -38,6 +37,7 @@ from computerrl.common.messages import (
     Welcome,
 )
 from tests.support.broker_invariants import CheckedCore
+from tests.support.clock import ManualClock
 from tests.support.data.broker_data import order, step, trajectory_for
 
 NUM_RUNS = 50

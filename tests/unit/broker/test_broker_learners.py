@@ -37,7 +37,7 @@ def test_process_that_was_lost_and_replaced_is_refused_when_it_wakes(role: str) 
     desk.ask(hello("asleep", role=role), sender=f"{role}-0:asleep")
     desk.pass_time(100.0)
     assert desk.core.peers.entries(desk.now) == ()
-    assert desk.ask(hello("newer", role=role), sender=f"{role}-0:newer") == Welcome("run-1", -1)
+    assert desk.ask(hello("newer", role=role), sender=f"{role}-0:newer") == Welcome(-1)
     beat = Heartbeat(role, 0, "asleep", {})  # type: ignore[arg-type]
     for message in (beat, hello("asleep", role=role)):
         assert refused(desk.ask(message, sender=f"{role}-0:asleep"))
@@ -48,7 +48,7 @@ def test_process_that_was_lost_and_not_replaced_comes_back() -> None:
     desk = Desk(core())
     desk.ask(hello("asleep"), sender="learner-0:asleep")
     desk.pass_time(100.0)
-    assert desk.ask(hello("asleep"), sender="learner-0:asleep") == Welcome("run-1", -1)
+    assert desk.ask(hello("asleep"), sender="learner-0:asleep") == Welcome(-1)
 
 
 def test_learner_is_welcomed_when_that_is_on_disk_and_others_at_once() -> None:

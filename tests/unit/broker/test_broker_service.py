@@ -68,7 +68,7 @@ def test_full_disk_refuses_submissions_serves_the_rest_and_recovers(tmp_path: Pa
             with pytest.raises(DiskFull):
                 client.submit(big)
         assert isinstance(client.request_assignment("a", 0), Assignment)
-        assert client.fetch_group(0) == NoGroup(1, (0, 2))
+        assert client.fetch_group(0) == NoGroup((0, 2))
         assert client.status().counters["rejected/disk_full"] == 2
     assert client.submit(big).accepted
     journal.close()
@@ -218,7 +218,7 @@ def test_client_does_not_ask_again_after_stop_or_on_a_closed_channel() -> None:
 
 def test_client_refuses_an_answer_of_the_wrong_kind() -> None:
     with pytest.raises(ProtocolError, match="NoGroup"):
-        BrokerClient(FlakyChannel(0, NoGroup(0))).place_order(order())
+        BrokerClient(FlakyChannel(0, NoGroup())).place_order(order())
 
 
 def test_poll_turn_is_shorter_than_a_heartbeat() -> None:

@@ -43,7 +43,7 @@ def training() -> RolloutOrder:
 def test_no_group_nothing_in_flight_names_no_version() -> None:
     desk = Desk()
     desk.ask(training())
-    assert desk.ask(GroupRequest(0)) == NoGroup(0, ())
+    assert desk.ask(GroupRequest(0)) == NoGroup()
 
 
 def test_no_group_played_episode_counts_with_its_assignment_and_a_finished_one_with_its_steps() -> None:

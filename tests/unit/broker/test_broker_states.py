@@ -16,7 +16,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from computerrl.broker.core import BrokerCore
 from computerrl.broker.journal.file import MemoryJournal, Position
 from computerrl.broker.service import BrokerService
-from computerrl.common.clock import ManualClock
 from computerrl.common.errors import DiskFull
 from computerrl.common.messages import (
     Ack,
@@ -37,6 +36,7 @@ from computerrl.common.messages import (
     VersionAnnouncement,
 )
 from tests.support.broker_invariants import CheckedCore
+from tests.support.clock import ManualClock
 from tests.support.data.broker_data import order, step, trajectory_for
 
 GROUPS_PER_BATCH = 2

@@ -7,13 +7,15 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgpack
 import pytest
 
 from computerrl.broker.events import MessagePersisted, StateRestored, TrajectoryRestored
 from computerrl.broker.journal import records
 from computerrl.broker.journal.file import FileJournal, Journal, MemoryJournal, Position
 from computerrl.common.errors import DiskFull, ResumeError
-from computerrl.common.messages import ConsumptionReport, VersionAnnouncement
+from computerrl.common.messages import SCHEMA_VERSION, ConsumptionReport, VersionAnnouncement
+from computerrl.common.wire import codec
 from tests.conftest import CheckGolden
 from tests.support.data.broker_data import assignment, core, order, trajectory_for
 
@@ -311,3 +313,11 @@ def test_snapshot_that_points_at_no_trajectory_raises_resume_error() -> None:
     journal.begin_segment(records.snapshot_record(core(), records.packed(position)))
     with pytest.raises(ResumeError, match="VersionAnnouncement"):
         list(records.events(journal))
+
+
+def test_record_of_another_schema_version_raises_resume_error_that_names_both() -> None:
+    (frame,) = codec.encode(ConsumptionReport(1), sender="journal", message_id=0)
+    header = msgpack.packb({**msgpack.unpackb(frame), "schema": SCHEMA_VERSION - 1})
+    payload = b"".join(records.message_record(ConsumptionReport(1), frames=[header]))
+    with pytest.raises(ResumeError, match=f"schema {SCHEMA_VERSION - 1}, this side speaks {SCHEMA_VERSION}"):
+        records.message_of(payload)

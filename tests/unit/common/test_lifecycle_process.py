@@ -14,12 +14,11 @@ from msgspec.structs import replace
 
 from computerrl.broker.journal.file import MemoryJournal
 from computerrl.broker.service import BrokerService
-from computerrl.common.clock import ManualClock
 from computerrl.common.errors import PeerTimeout, Superseded
-from computerrl.common.lifecycle import Heartbeat, StopToken, new_incarnation
-from computerrl.common.messages import Heartbeat as HeartbeatMessage
-from computerrl.common.messages import HeartbeatAck, Hello, Message
+from computerrl.common.lifecycle import HeartbeatThread, StopToken, new_incarnation
+from computerrl.common.messages import Heartbeat, HeartbeatAck, Hello, Message
 from computerrl.common.wire.transport import LocalChannel
+from tests.support.clock import ManualClock
 from tests.support.data.broker_data import core
 
 ROOT = Path(__file__).parents[3]
@@ -139,19 +138,17 @@ class Recorder:
             assert self.condition.wait_for(seen, timeout=120)
 
 
-def beating(recorder: Recorder, **options: object) -> Heartbeat:
+def beating(recorder: Recorder, **options: object) -> HeartbeatThread:
     metrics: Callable[[], dict[str, float]] = lambda: {"actor/x": 1.0}  # noqa: E731
     defaults: dict[str, object] = {"endpoints": {"desktops": "tcp://x:1"}, "metrics": metrics}
     merged = {**defaults, **options}
-    return Heartbeat(recorder, role="actor", index=0, incarnation="a", **merged)  # type: ignore[arg-type]
+    return HeartbeatThread(recorder, role="actor", index=0, incarnation="a", **merged)  # type: ignore[arg-type]
 
 
 def test_heartbeat_says_hello_and_then_beats() -> None:
     recorder = Recorder()
-    with beating(recorder) as heartbeat:
-        assert heartbeat.wait_welcome(30)
-        recorder.wait_for(HeartbeatMessage, 3)
-    assert heartbeat.welcome is not None and heartbeat.welcome.run_id == "run-1"
+    with beating(recorder):
+        recorder.wait_for(Heartbeat, 3)
     hellos = [message for message in recorder.requests if isinstance(message, Hello)]
     assert len(hellos) == 1 and hellos[0].pid == os.getpid() and hellos[0].endpoints == {"desktops": "tcp://x:1"}
 
@@ -159,7 +156,7 @@ def test_heartbeat_says_hello_and_then_beats() -> None:
 def test_heartbeat_says_hello_again_to_a_restarted_broker() -> None:
     recorder = Recorder()
     with beating(recorder):
-        recorder.wait_for(HeartbeatMessage, 1)
+        recorder.wait_for(Heartbeat, 1)
         recorder.restart()
         recorder.wait_for(Hello, 2)
 
@@ -175,18 +172,18 @@ def test_heartbeat_survives_a_broker_that_is_away_and_metrics_that_raise() -> No
         return {}
 
     with beating(recorder, metrics=metrics):
-        recorder.wait_for(HeartbeatMessage, 2)
+        recorder.wait_for(Heartbeat, 2)
         recorder.broken = True
         recorder.wait_for(Hello, 3)
         recorder.broken = False
-        recorder.wait_for(HeartbeatMessage, len(recorder.requests) + 1)
+        recorder.wait_for(Heartbeat, len(recorder.requests) + 1)
 
 
 def test_heartbeat_of_a_superseded_process_stops_it() -> None:
     recorder = Recorder()
     stop = StopToken()
-    with beating(recorder, stop=stop) as heartbeat:
-        assert heartbeat.wait_welcome(30)
+    with beating(recorder, stop=stop):
+        recorder.wait_for(Heartbeat, 1)
         recorder.channel.request(Hello("actor", 0, "newer", "node", 1, {}), timeout_s=1)
         assert stop.wait(30)
     assert "newer" in stop.reason

@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 from computerrl.common import log
-from computerrl.common.clock import ManualClock
-from computerrl.common.config import LearnerConfig, RunConfig
+from computerrl.common.config import RunConfig
 from computerrl.common.errors import PeerTimeout, SetupError
 from computerrl.common.lifecycle import StopToken
-from computerrl.common.metrics import JsonLines, Rate, Reservoir, Timings, read_json_lines
-from computerrl.common.run_files.run_folder import BROKER_ADDRESS_VARIABLE, RunFolder, config_digest, write_atomically
+from computerrl.common.metrics import JsonLines, Rate, Timings, read_json_lines
+from computerrl.common.run_files.run_folder import BROKER_ADDRESS_VARIABLE, RunFolder, write_atomically
+from tests.support.clock import ManualClock
 
 
 @pytest.fixture
@@ -31,15 +31,7 @@ def test_create_makes_folders_keys_config_and_versions(folder: RunFolder) -> Non
     assert keys == folder.load_keys() == folder.create(config)
     assert stat.S_IMODE(folder.keys.stat().st_mode) == 0o700
     assert RunConfig.model_validate(yaml.safe_load(folder.resolved_config.read_text())) == config
-    assert folder.stored_digest() == config_digest(config)
     assert "commit" in json.loads((folder.folder / "versions.json").read_text())
-
-
-def test_digest_changes_with_what_is_learned_and_not_with_where(folder: RunFolder) -> None:
-    digest = config_digest(RunConfig())
-    assert config_digest(RunConfig(name="other", run_dir="elsewhere")) == digest
-    assert config_digest(RunConfig(learner=LearnerConfig(group_size=4))) != digest
-    assert folder.stored_digest() is None
 
 
 def test_wait_for_broker_gives_the_address_once_it_is_written(folder: RunFolder) -> None:
@@ -115,14 +107,6 @@ def test_rate_counts_over_its_window() -> None:
     assert rate.per_s == 2.0
     clock.advance(100.0)
     assert (rate.per_s, rate.total) == (0.0, 8.0)
-
-
-def test_reservoir_samples_all_values_alike() -> None:
-    reservoir = Reservoir(500, seed=1)
-    assert reservoir.quantile(0.5) == 0.0
-    for value in range(10_000):
-        reservoir.add(value)
-    assert abs(reservoir.quantile(0.5) - 5000) < 700
 
 
 def test_log_lines_carry_what_was_bound_in_every_thread(tmp_path: Path) -> None:

@@ -45,7 +45,6 @@ def test_manifest_as_json_comes_back_equal(shapes: list[tuple[int, int]]) -> Non
     plan = plan_buckets(specs_of(shapes), bucket_bytes=2000)
     manifest = Manifest(7, "digest", plan, tuple(range(len(plan.bucket_bytes))))
     assert Manifest.from_json(manifest.to_json()) == manifest
-    assert manifest.is_base_model == (not shapes)
 
 
 OUTSIDE = '{"policy_version":1,"model_digest":"d","buckets":[[8,1]],"tensors":[["w",[9],"float32",0,0]]}'

@@ -65,5 +65,5 @@ def test_memory_problem_scripted_needs_none() -> None:
 def test_desktop_client_wrong_answer_is_protocol_error() -> None:
     client = DesktopClient(LocalChannel(lambda message, sender: Ack()))
     with pytest.raises(ProtocolError, match="TaskReset"):
-        client.reset(Lease(0, 1, 1.0), TaskRef("files-move", 1, "training"))
-    client.release(Lease(0, 1, 1.0))
+        client.reset(Lease(0, 1), TaskRef("files-move", 1, "training"))
+    client.release(Lease(0, 1))

@@ -540,7 +540,7 @@ def test_server_without_time_is_asked_again_when_it_wants(header: str, wait_s: f
             error = next(answers)
             if error is not None:
                 raise error
-            return endpoint.Answer([7], [0.0], is_cut=False)
+            return endpoint.EndpointCompletion([7], [0.0], is_cut=False)
 
     engine = EndpointEngine(Busy(), model="m", decode=str, num_live=1, seed=0)
     monkeypatch.setattr(engine._closing, "wait", waits.append)

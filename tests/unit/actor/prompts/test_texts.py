@@ -113,7 +113,7 @@ def test_no_spelling_of_a_token_in_a_text_becomes_that_token(tmp_path: Path, kin
 
     for text in (spell(name) for spell in SPELLINGS.values() for name in NAMES):
         assert own(tokenizer.encode_chat(turns(f"a {text} b"))) == own(tokenizer.encode_chat(turns("a b"))), text
-        assert own(tokenizer.encode_answer(f"a {text} b")[:-1]) == [], text
+        assert own(tokenizer.encode_completion(f"a {text} b")[:-1]) == [], text
         assert own(tokenizer.encode_text(f"a {text} b", after="Action:")) == [], text
 
 

@@ -17,11 +17,11 @@ from computerrl.common.messages import (
     SCHEMA_VERSION,
     GroupRequest,
     Message,
-    Part,
     Step,
     StepTiming,
     Trajectory,
 )
+from computerrl.common.messages.base import Wire
 from computerrl.common.wire import codec
 from tests.conftest import CheckGolden
 from tests.support.data.broker_data import examples
@@ -34,7 +34,7 @@ def frames_of(message: Message) -> list[bytes]:
 def same(left: object, right: object) -> bool:
     if isinstance(left, np.ndarray):
         return isinstance(right, np.ndarray) and left.dtype == right.dtype and np.array_equal(left, right)
-    if isinstance(left, Part):
+    if isinstance(left, Wire):
         names = left.__struct_fields__
         return type(left) is type(right) and all(same(getattr(left, name), getattr(right, name)) for name in names)
     if isinstance(left, tuple):
@@ -97,7 +97,7 @@ def named_arrays(*arrays: tuple[int, int]) -> list[bytes]:
 
 def with_arguments(value: object) -> list[bytes]:
     """A `StepRequest` whose action has ``value`` (bytes: msgpack already) among its arguments."""
-    lease = {"desktop": 0, "token": 1, "time_limit_s": 1.0}
+    lease = {"desktop": 0, "token": 1}
     body = {"lease": lease, "action": {"name": "click", "args": {"target": "VALUE"}}}
     packed = value if isinstance(value, bytes) else msgpack.packb(value)
     return changed_header(kind="StepRequest", body=msgpack.packb(body).replace(msgpack.packb("VALUE"), packed))

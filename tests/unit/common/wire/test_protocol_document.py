@@ -1,4 +1,4 @@
-"""docs/protocol.md says what the code does: every message, field, limit, request, answer and error."""
+"""docs/protocol.md says what the code does: every message, field, limit, request, reply and error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from computerrl.common.errors import error_classes
-from computerrl.common.messages import SCHEMA_VERSION, SIZE_LIMITS, AnswerMessage, Message, RequestMessage
+from computerrl.common.messages import SCHEMA_VERSION, SIZE_LIMITS, Message, ReplyMessage, RequestMessage
 from tests.support import protocol_tables
 from tests.support.data.broker_data import core
 
@@ -17,7 +17,7 @@ PATH = Path(__file__).parents[4] / "docs/protocol.md"
 COMMAND = "python -m pytest tests/unit/common/wire/test_protocol_document.py --regenerate-golden"
 NAMES = {cls.__name__: cls for cls in get_args(Message)}
 REQUESTS = {cls.__name__ for cls in get_args(RequestMessage)}
-ANSWERS = {cls.__name__ for cls in get_args(AnswerMessage)}
+REPLIES = {cls.__name__ for cls in get_args(ReplyMessage)}
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_generated_section_is_what_the_code_gives(request: pytest.FixtureRequest
         before, after = document.split(protocol_tables.BEGIN)[0], document.split(protocol_tables.END)[1]
         document = f"{before}{protocol_tables.BEGIN}\n{now}{protocol_tables.END}{after}"
         PATH.write_text(document, encoding="utf-8")
-    assert generated(document) == now, f"docs/protocol.md differs from common/messages.py; run {COMMAND}"
+    assert generated(document) == now, f"docs/protocol.md differs from common/messages/; run {COMMAND}"
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))
@@ -74,23 +74,22 @@ def test_schema_version_in_the_text_is_the_one_spoken(document: str) -> None:
 def test_table_of_requests_names_every_request_once(document: str) -> None:
     named = [row[0].strip("`") for row in rows_of_requests(document)]
     assert sorted(named) == sorted(REQUESTS)
-    assert not REQUESTS & ANSWERS
+    assert not REQUESTS & REPLIES
 
 
-def test_table_of_requests_names_every_answer_and_only_existing_errors(document: str) -> None:
-    answers, codes = set(), set()
+def test_table_of_requests_names_every_reply_and_only_existing_errors(document: str) -> None:
+    replies, codes = set(), set()
     for row in rows_of_requests(document):
         kinds, _, errors = row[2].partition(";")
-        answers |= set(re.findall(r"`(\w+)`", kinds))
+        replies |= set(re.findall(r"`(\w+)`", kinds))
         codes |= set(re.findall(r"`(\w+)`", errors))
-    assert answers == ANSWERS - {"ErrorReply"}
+    assert replies == REPLIES - {"ErrorReply"}
     assert codes <= error_classes().keys()
 
 
 def test_requests_to_the_broker_are_those_it_takes(document: str) -> None:
     named = {row[0].strip("`") for row in rows_of_requests(document) if row[1].endswith("broker")}
-    # The service in front of the core takes a batch apart.
-    assert named == {cls.__name__ for cls in core()._receivers} | {"TrajectoryBatch"}
+    assert named == {cls.__name__ for cls in core()._checks}
 
 
 def test_error_codes_in_the_text_exist(document: str) -> None:

@@ -62,12 +62,12 @@ def served(handler: transport.Handler, keys: transport.Keys, bind: str = "tcp://
 
 def double(message: Message, _sender: str) -> Message:
     assert isinstance(message, GroupRequest)
-    return NoGroup(2 * message.group_seq)
+    return NoGroup((2 * message.group_seq,))
 
 
 def test_request_is_answered_by_the_handler(keys: transport.Keys, client_of: Callable[[str], Client]) -> None:
     with served(double, keys) as address:
-        assert client_of(address).request(GroupRequest(21), timeout_s=10) == NoGroup(42)
+        assert client_of(address).request(GroupRequest(21), timeout_s=10) == NoGroup((42,))
 
 
 def test_handler_sees_the_senders_name(keys: transport.Keys, client_of: Callable[[str], Client]) -> None:
@@ -134,7 +134,7 @@ def test_late_reply_is_dropped_and_the_next_request_gets_its_own(
             client.request(GroupRequest(1), timeout_s=0.2)
         slow.set()
         for number in range(2, 6):
-            assert client.request(GroupRequest(number), timeout_s=10) == NoGroup(2 * number)
+            assert client.request(GroupRequest(number), timeout_s=10) == NoGroup((2 * number,))
 
 
 def test_replies_from_other_threads_wake_the_poll_and_reach_the_right_request(
@@ -165,7 +165,7 @@ def test_replies_from_other_threads_wake_the_poll_and_reach_the_right_request(
         asker.start()
     for asker in askers:
         asker.join()
-    assert answers == {number: NoGroup(2 * number) for number in range(16)}
+    assert answers == {number: NoGroup((2 * number,)) for number in range(16)}
     stop.stop("test over")
     kept[0].reply(Ack())  # Wakes the poller; the client drops it.
     poller.join()
@@ -214,9 +214,9 @@ def test_broken_connection_ends_the_request_long_before_its_deadline(
 def test_client_reaches_a_server_restarted_on_the_same_address(keys: transport.Keys, client_of: Callable[[str], Client]) -> None:
     with served(double, keys) as address:
         client = client_of(address)
-        assert client.request(GroupRequest(1), timeout_s=10) == NoGroup(2)
+        assert client.request(GroupRequest(1), timeout_s=10) == NoGroup((2,))
     with served(double, keys, bind=address):
-        assert ask_again(client, GroupRequest(2)) == NoGroup(4)
+        assert ask_again(client, GroupRequest(2)) == NoGroup((4,))
 
 
 def ask_again(client: Client, message: GroupRequest) -> Message:
@@ -239,19 +239,19 @@ def test_request_sent_before_the_server_is_there_is_answered_when_it_comes(
     asker.join(0.3)
     with served(double, keys, bind=address):
         asker.join()
-    assert answers == [NoGroup(6)]
+    assert answers == [NoGroup((6,))]
 
 
 def test_request_to_a_server_that_is_gone_for_good_ends_long_before_its_deadline(keys: transport.Keys) -> None:
     with served(double, keys) as address:
         client = Client(address, keys=keys, sender="actor-0:a", gives_up_refused=True)
-        assert client.request(GroupRequest(1), timeout_s=10) == NoGroup(2)
+        assert client.request(GroupRequest(1), timeout_s=10) == NoGroup((2,))
     # The connection broke while no request was under way, which this side may learn only during the first one.
     for said in ("is gone: nothing listens there|broke the connection", "is gone: nothing listens there"):
         with pytest.raises(PeerTimeout, match=f"({said}) before it answered GroupRequest"):
             client.request(GroupRequest(2), timeout_s=60)
     with served(double, keys, bind=address):
-        assert ask_again(client, GroupRequest(3)) == NoGroup(6)
+        assert ask_again(client, GroupRequest(3)) == NoGroup((6,))
     client.close()
 
 
@@ -294,7 +294,7 @@ def test_local_channel_passes_messages_through_the_codec() -> None:
         assert sender == "learner-0:s"
         return double(message, sender)
 
-    assert LocalChannel(handler, sender="learner-0:s").request(request, timeout_s=1) == NoGroup(42)
+    assert LocalChannel(handler, sender="learner-0:s").request(request, timeout_s=1) == NoGroup((42,))
     assert seen == [request] and seen[0] is not request
 
 

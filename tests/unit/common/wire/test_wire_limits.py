@@ -128,7 +128,7 @@ def test_server_replaces_an_answer_that_is_too_large_by_an_error_and_counts_it()
 
 def test_server_takes_requests_only() -> None:
     with pytest.raises(DecodeError, match="takes no such message"):
-        codec.decode(frames_of(Welcome("run-1", 3)), kinds=REQUEST_KINDS)
+        codec.decode(frames_of(Welcome(3)), kinds=REQUEST_KINDS)
     assert codec.decode(frames_of(GroupRequest(1)), kinds=REQUEST_KINDS).message == GroupRequest(1)
 
 
@@ -184,9 +184,9 @@ def test_submission_far_ahead_makes_no_slots() -> None:
         lambda: order(temperature=float("nan")),
         lambda: GroupRequest(2**53 + 1),
         lambda: LeaseRequest("i1", TaskRef("x" * 129, 1, "training")),
-        lambda: StepRequest(Lease(0, 1, 1.0), Action("click", {"points": [[[[[[1]]]]]]})),
-        lambda: StepRequest(Lease(0, 1, 1.0), Action("click", {"points": np.zeros(3)})),
-        lambda: StepRequest(Lease(0, 1, 1.0), Action("click", {str(number): 1 for number in range(33)})),
+        lambda: StepRequest(Lease(0, 1), Action("click", {"points": [[[[[[1]]]]]]})),
+        lambda: StepRequest(Lease(0, 1), Action("click", {"points": np.zeros(3)})),
+        lambda: StepRequest(Lease(0, 1), Action("click", {str(number): 1 for number in range(33)})),
     ],
 )
 def test_value_outside_its_bounds_is_refused(build: Callable[[], Message]) -> None:

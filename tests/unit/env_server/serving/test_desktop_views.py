@@ -36,14 +36,13 @@ def test_views_follow_an_episode_and_change_nothing() -> None:
 
         lease = client.lease("a", TASK)
         started = client.reset(lease, TASK)
-        client.step(lease, parse_action("wait()"), answer="<think>I wait</think> wait()")
+        client.step(lease, parse_action("wait()"), completion="<think>I wait</think> wait()")
         client.evaluate(lease)
         (view, _), elements = _parts(client, elements_of=0)
         assert (view.state, view.holder, view.task) == ("leased", "actor-0:a", TASK)
         assert view.instruction == started.instruction
-        assert (view.num_steps, view.action, view.answer) == (1, "wait()", "<think>I wait</think> wait()")
+        assert (view.num_steps, view.action, view.completion) == (1, "wait()", "<think>I wait</think> wait()")
         assert view.reward == 0.0
-        assert 0 <= view.age_s < 10
         assert elements == started.observation.elements and elements
 
         client.release(lease)

@@ -43,7 +43,7 @@ def test_lease_old_token_after_expiry_refused() -> None:
     pool.begin_call(new, now=61.0)
 
 
-@pytest.mark.parametrize("lease", [Lease(7, 100, 1.0), Lease(-1, 100, 1.0), Lease(0, 99, 1.0)])
+@pytest.mark.parametrize("lease", [Lease(7, 100), Lease(-1, 100), Lease(0, 99)])
 def test_begin_call_unknown_lease_refused(lease: Lease) -> None:
     pool = ready_pool()
     pool.lease("a", app="", now=0.0)

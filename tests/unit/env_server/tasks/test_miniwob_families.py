@@ -118,7 +118,7 @@ def _observation(*rows: tuple[str, str, int, int]) -> Observation:
     elements = tuple(
         Element(number, role, text, x, y, 60, 20, ("focusable",)) for number, (role, text, x, y) in enumerate(rows, start=1)
     )
-    return Observation("chromium", "", elements, None, 800, 600, "quiet", 0.0, 0.0, "")
+    return Observation("chromium", "", elements, None, 800, 600, "quiet", 0.0, "")
 
 
 def _next(page: str, instruction: str, observation: Observation, *done: str, **state: Any) -> str:

@@ -127,7 +127,7 @@ def test_editor_evaluator_typed_but_not_saved_scores_zero() -> None:
 
 def test_find_missing_element_raises_task_failed_with_what_is_there() -> None:
     element = Element(1, "button", "Cancel", 5, 5, 10, 10, ())
-    observation = Observation("chromium", "Task", (element,), None, 800, 600, "none", 0.0, 0.0, "")
+    observation = Observation("chromium", "Task", (element,), None, 800, 600, "none", 0.0, "")
     with pytest.raises(TaskFailed, match="Cancel"):
         find(observation, BUTTON, "Submit")
 
@@ -135,5 +135,5 @@ def test_find_missing_element_raises_task_failed_with_what_is_there() -> None:
 def test_find_role_spellings_and_content_first() -> None:
     toolbar = Element(1, "push-button", "Save", 5, 5, 10, 10, (), in_content=False)
     content = Element(2, "Push Button", "Save", 5, 5, 10, 10, ())
-    observation = Observation("editor", "", (toolbar, content), None, 800, 600, "none", 0.0, 0.0, "")
+    observation = Observation("editor", "", (toolbar, content), None, 800, 600, "none", 0.0, "")
     assert find(observation, BUTTON, "Save").number == 2

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from computerrl.common.clock import ManualClock
 from computerrl.common.messages import PeerEntry, Status
 from computerrl.common.metrics import read_json_lines
 from computerrl.launch.supervision.role_process import ProcessView
@@ -17,6 +16,7 @@ from computerrl.launch.watch.display import QUIET_S, LineDisplay, LiveDisplay, l
 from computerrl.launch.watch.display_frame import Ending, View, duration, ending_of, render, sparkline
 from computerrl.launch.watch.run_state import MetricsTail, RunState, phase_title
 from computerrl.launch.watch.start_up import WAITING_S, StartUp
+from tests.support.clock import ManualClock
 from tests.support.data.synthetic_run import FAMILIES, write_run
 
 STATUS = Status(

@@ -47,11 +47,10 @@ def view(desktop: int, **fields: Any) -> DesktopView:
         "instruction": "Do it.",
         "num_steps": 2,
         "action": "click(1)",
-        "answer": "click(1)",
+        "completion": "click(1)",
         "action_error": "",
         "reward": None,
         "screenshot": None,
-        "age_s": 0.1,
     }
     return DesktopView(desktop=desktop, **(known | fields))
 

@@ -148,17 +148,26 @@ def test_packs_of_text_alone_are_those_of_a_text_model(folder: Path, tmp_path: P
 
 
 @pytest.mark.parametrize(("top_layers", "num_again"), [(None, 3), (1, 0)])
-def test_shared_picture_is_encoded_once(folder: Path, tmp_path: Path, top_layers: int | None, num_again: int) -> None:
+def test_shared_picture_is_encoded_once(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, top_layers: int | None, num_again: int
+) -> None:
     config = make_config(folder, tmp_path, top_layers=top_layers)
     policy, screens = load_policy(config), Screens(folder, config)
     assert policy.vision is not None
     steps = mixed_steps(screens)
-    before = policy.vision.num_encoded
+    encoded: list[ScreenshotRef] = []
+    patches_of = policy.vision.images.patches_of
+
+    def counted(ref: ScreenshotRef) -> Any:
+        encoded.append(ref)
+        return patches_of(ref)
+
+    monkeypatch.setattr(policy.vision.images, "patches_of", counted)
     packed_logprobs(policy, steps)
-    assert policy.vision.num_encoded - before == 3
+    assert len(encoded) == 3
     packed_logprobs(policy, steps)
     # A frozen tower's results are still there.
-    assert policy.vision.num_encoded - before == 3 + num_again
+    assert len(encoded) == 3 + num_again
 
 
 # --- training ----------------------------------------------------------------------------------------------------------

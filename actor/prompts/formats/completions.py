@@ -1,4 +1,4 @@
-"""The parts of an answer, whatever the format: thoughts and fenced blocks.
+"""The parts of a completion, whatever the format: thoughts and fenced blocks.
 
 A call inside a thought is no call, also where the thought has no end. Lines end at line feeds alone: a text in a call may hold
 every other character that Unicode counts as a line break.
@@ -50,19 +50,19 @@ def is_thought_tag(text: str) -> bool:
 
 
 def opened_thought(prompt: str) -> str:
-    """The tag, and the blanks after it, with which ``prompt`` begins the thought of the answer; empty when it does not."""
+    """Tag and blanks with which ``prompt`` begins the thought of the completion; empty when it begins none."""
     found = _OPEN_AT_END.search(prompt)
     return found[0] if found else ""
 
 
-def without_opening(answer: str, opening: str) -> str:
-    """``answer`` as it goes on after a prompt that ends with ``opening``; one without a thought ends an empty one first."""
+def without_opening(completion: str, opening: str) -> str:
+    """``completion`` without ``opening``, with which the prompt ends. One without a thought closes an empty one first."""
     if not opening:
-        return answer
-    found = _OPEN.match(answer)
+        return completion
+    found = _OPEN.match(completion)
     if found is None:
-        return f"\n{_closing(opening.strip())}\n\n{answer}"
-    rest = answer[found.end() :]
+        return f"\n{_closing(opening.strip())}\n\n{completion}"
+    rest = completion[found.end() :]
     return rest.removeprefix("\n") if opening.endswith("\n") else rest
 
 
@@ -72,25 +72,25 @@ def _closing(tag: str) -> str:
     return f"{tag[0]}/{tag[1:]}"
 
 
-def after_first_thought(answer: str) -> str:
-    """``answer`` without a thought at its start. Raises `ActionSyntaxError` when that has no end."""
-    opened = _OPEN.match(answer.lstrip())
-    return answer if opened is None else _after_close(answer.lstrip(), opened.end())
+def after_first_thought(completion: str) -> str:
+    """``completion`` without a thought at its start. Raises `ActionSyntaxError` when that has no end."""
+    opened = _OPEN.match(completion.lstrip())
+    return completion if opened is None else _after_close(completion.lstrip(), opened.end())
 
 
-def last_part(answer: str) -> str:
-    """What a whole ``answer`` says after a thought at its start."""
-    opened = _OPEN.match(answer.lstrip())
-    found = _CLOSE.search(answer) if opened else None
-    return answer[found.end() :].strip() if found else answer.strip()
+def last_part(completion: str) -> str:
+    """Part of a whole ``completion`` after a thought at its start."""
+    opened = _OPEN.match(completion.lstrip())
+    found = _CLOSE.search(completion) if opened else None
+    return completion[found.end() :].strip() if found else completion.strip()
 
 
-def after_thoughts(answer: str) -> str:
-    """What ``answer`` says after its thoughts, up to its end. Raises `ActionSyntaxError` when the thought before the first fenced
-    block, or before everything, has no end. Takes time in proportion to the answer's length."""
-    opened = _Places(_OPEN.finditer(answer))
-    closed = _Places(_CLOSE.finditer(answer))
-    text = _Fenced(answer)
+def after_thoughts(completion: str) -> str:
+    """Part of ``completion`` after its thoughts, up to its end. Raises `ActionSyntaxError` when the thought before the first
+    fenced block, or before everything, has no end. Takes time in proportion to the completion's length."""
+    opened = _Places(_OPEN.finditer(completion))
+    closed = _Places(_CLOSE.finditer(completion))
+    text = _Fenced(completion)
     place = 0
     while True:
         # An end without a beginning: the prompt began the thought, or it is the outer one of thoughts within thoughts. A string
@@ -99,12 +99,12 @@ def after_thoughts(answer: str) -> str:
         while (block := text.find(place, before=opened.next(place)[0])) is None:
             _, begun = opened.next(place)
             if begun == _END:
-                return answer[place:]
+                return completion[place:]
             _, place = closed.next(begun)
             if place == _END:
                 raise ActionSyntaxError(_ENDLESS)
         if _after_outer_thought(opened, closed, block.end) == block.end:
-            return answer[place:]
+            return completion[place:]
         place = block.end
 
 
@@ -114,11 +114,11 @@ def _after_outer_thought(opened: _Places, closed: _Places, place: int) -> int:
     return after if end < begin else place
 
 
-def _after_close(answer: str, start: int) -> str:
-    closed = _CLOSE.search(answer, start)
+def _after_close(completion: str, start: int) -> str:
+    closed = _CLOSE.search(completion, start)
     if closed is None:
         raise ActionSyntaxError(_ENDLESS)
-    return answer[closed.end() :]
+    return completion[closed.end() :]
 
 
 # --- fenced blocks ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,206 @@
+"""Trajectories: the steps of an episode, from the actor to the broker and in groups to the learner.
+
+Array shape legend: P prompt tokens of a step, A action tokens of a step.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from computerrl.common.messages.base import (
+    FLOAT32,
+    INT32,
+    EndReason,
+    FloatArray,
+    Id,
+    IntArray,
+    Name,
+    Number,
+    OrderKind,
+    SettledBy,
+    Version,
+    Wire,
+    take_arrays,
+)
+from computerrl.common.messages.work import TaskRef
+
+_STEP_ARRAYS = {"prompt_tokens": INT32, "action_tokens": INT32, "behavior_logprobs": FLOAT32, "policy_versions": INT32}
+
+
+class ScreenshotRef(Wire, frozen=True):
+    """Location of a screenshot, which an env_server writes once per content into an append-only segment file."""
+
+    content_hash: Name
+    segment: Name
+    """File name in `runs/<name>/trajectories/`."""
+    offset: Number
+    """Offset of the image in the segment, in bytes."""
+    num_bytes: Number
+    width: Number
+    """Width in pixels."""
+    height: Number
+    """Height in pixels."""
+
+
+class StepTiming(Wire, frozen=True):
+    """Durations of the parts of one step, in seconds."""
+
+    generate_s: float
+    """Time from the submission of the prompt to the engine until its completion, queueing included."""
+    desktop_s: float
+    """Time for action, settling and observation, measured by the actor."""
+    settle_s: float
+    """Part of ``desktop_s`` in which the guest waited for a quiet screen."""
+
+
+class Step(Wire, frozen=True):
+    """One training sample: a prompt and the action that the policy sampled."""
+
+    prompt_tokens: IntArray
+    """[P] tokens of the prompt."""
+    action_tokens: IntArray
+    """[A] tokens of the completion, end-of-action token included."""
+    behavior_logprobs: FloatArray
+    """[A] log-probs under the sampling distribution (temperature applied); empty for demonstrations."""
+    policy_versions: IntArray
+    """[A] policy version that sampled each token; empty for demonstrations."""
+    action_text: str
+    format_ok: bool
+    """Whether the text parsed to an action of the action space."""
+    action_error: str
+    """Reason of the environment or the parser for refusing the action; empty when it was done."""
+    screenshot: ScreenshotRef | None
+    """Screen on which the action was chosen."""
+    settled_by: SettledBy
+    """Reason why the wait for a quiet screen ended."""
+    timing: StepTiming
+    matched: bool | None = None
+    """Whether the action equals the demonstrator's. If not, the demonstrator's was done instead, or the episode ended. None: no
+    demonstrator took part."""
+
+    def __post_init__(self) -> None:
+        take_arrays(self, _STEP_ARRAYS)
+
+    @property
+    def min_policy_version(self) -> int:
+        """Oldest version in the action, -1 for demonstrations."""
+        return int(self.policy_versions.min()) if self.policy_versions.size else -1
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the step's arrays."""
+        of_text = self.prompt_tokens.nbytes + self.action_tokens.nbytes
+        return of_text + self.behavior_logprobs.nbytes + self.policy_versions.nbytes
+
+
+class Trajectory(Wire, frozen=True):
+    """One finished episode. The actor sends it to the broker, whose reply is `TrajectoryReceipt`; the learner receives it inside
+    a `TrajectoryGroup`."""
+
+    trajectory_id: Id
+    """Identifier of the assignment that was played."""
+    group_id: Id
+    index: Number
+    """Index of the rollout in its group."""
+    order_id: Name
+    kind: OrderKind
+    task: TaskRef
+    instruction: str
+    steps: tuple[Step, ...]
+    reward: float
+    """Reward from the task's evaluator, in [0, 1]."""
+    success: bool
+    end_reason: EndReason
+    final_screenshot: ScreenshotRef | None
+    actor: Id
+    """Name of the actor, `actor-<index>:<incarnation>`."""
+    started_at: float
+    """Start of the episode in Unix seconds."""
+    duration_s: float
+    reset_s: float
+    """Time for lease and reset, measured by the actor."""
+    wait_s: float
+    """Time in this episode's slot that was neither desktop nor generation, such as waiting for an assignment."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the arrays of its steps."""
+        return sum(step.num_bytes for step in self.steps)
+
+
+class TrajectoryReceipt(Wire, frozen=True):
+    """The broker's reply to a `Trajectory`, sent only after an accepted one is on disk."""
+
+    trajectory_id: Id
+    accepted: bool
+    reason: Name
+    """Drop reason of a rejected trajectory: `duplicate`, `order_closed`, `unknown_assignment`, `malformed`, ..."""
+
+
+MAX_TRAJECTORIES_PER_BATCH = 64
+Trajectories = Annotated[tuple[Trajectory, ...], Meta(min_length=1, max_length=MAX_TRAJECTORIES_PER_BATCH)]
+"""1 to 64 trajectories."""
+
+
+class TrajectoryBatch(Wire, frozen=True):
+    """Short episodes that finished while an earlier submission of the same process was under way. The reply is `ReceiptBatch`.
+
+    They share a frame, a record of the journal and a reply; each is accepted or rejected separately. An `ErrorReply` applies to
+    all of them: those that were accepted all the same are duplicates when the batch is sent again.
+    """
+
+    trajectories: Trajectories
+
+
+class ReceiptBatch(Wire, frozen=True):
+    """The broker's reply to a `TrajectoryBatch`."""
+
+    receipts: tuple[TrajectoryReceipt, ...]
+    """Receipt of each trajectory, in the order of the batch."""
+
+
+class GroupRequest(Wire, frozen=True):
+    """The learner's request for the group with number ``group_seq``. The reply is `TrajectoryGroup` or `NoGroup`; a repeated
+    request gets the same group again."""
+
+    group_seq: Number
+    """Position of the learner: the first group that it has not taken yet."""
+
+
+class TrajectoryGroup(Wire, frozen=True):
+    """All rollouts of one task instance in one order. Groups are numbered 0, 1, ... in the order of their completion."""
+
+    group_seq: Number
+    group_id: Id
+    order_id: Name
+    kind: OrderKind
+    task: TaskRef
+    trajectories: tuple[Trajectory, ...]
+    num_given_up: Number = 0
+    """Number of rollouts that are missing because the task could not be put on screen; perhaps all of them."""
+
+
+class NoGroup(Wire, frozen=True):
+    """The requested group is not complete yet."""
+
+    training_versions: tuple[int, ...] = ()
+    """Policy versions in flight for training, ascending: those that running episodes were assigned with, and those of the steps
+    of trajectories whose group is incomplete. All of them are listed, because after a restart of the learner a higher number may
+    be the older version (`learner.recipe.lineage`)."""
+
+
+class ConsumptionReport(Wire, frozen=True):
+    """The learner's checkpoint on disk covers all groups below ``group_seq``, so the broker may drop them. The reply is `Ack`."""
+
+    group_seq: Number
+
+
+class VersionAnnouncement(Wire, frozen=True):
+    """The learner has this policy version now, which moves the staleness bound. The reply is `Ack`."""
+
+    policy_version: Version
+    group_seq: Number
+    """First group whose outcome the learner has not decided. The groups below it are trained or dropped, and the broker counts
+    its credit from it."""
