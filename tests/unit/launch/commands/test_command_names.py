@@ -220,6 +220,14 @@ def test_help_page_fits_80_columns_and_teaches_by_an_example(name: tuple[str, ..
     assert "Usage" in shown
     assert [line for line in shown.splitlines() if len(line) > 80] == []
     assert [line for line in shown.splitlines()[1:] if re.search(r"\w\.\.\.$", line)] == [], "cut"
-    roles = {"broker", "env-server", "actor", "engine", "learner", "job"}
-    if name and name[0] not in roles:
-        assert f"computerrl {name[0]}" in shown.partition("\n")[2], "an example"
+    assert f"computerrl {' '.join(name)}" in shown.partition("\n")[2], "an example"
+
+
+@pytest.mark.parametrize("name", [name for name, _ in all_commands(cli)], ids=" ".join)
+def test_each_command_and_option_says_in_plain_words_what_it_does(name: tuple[str, ...]) -> None:
+    command = dict(all_commands(cli))[name]
+    options = [option for option in command.params if isinstance(option, click.Option) and not option.hidden]
+    about = command.get_short_help_str(200)
+    texts = [about, command.help or about, *(option.help or "" for option in options)]
+    for text in texts:
+        assert re.match(r"[A-Z0-9]", text) and not re.search(r"\b(whoever|somebody|nobody|his)\b", text, re.IGNORECASE), text
