@@ -25,11 +25,15 @@ from computerrl.env_server.drivers.screenshots import ScreenshotStore
 from computerrl.env_server.serving.service import DesktopService
 
 STRETCH = 1 << 32
-"""Leases that one process can give out; at a million a second it lasts an hour, at one a second a century."""
+"""Number of leases that one process can grant: at a million per second it lasts an hour, at one per second a century."""
+CLOSE_LIMIT_S = 2.0
+"""Time limit of closing all desktops after a stop."""
+_POLL_S = 0.25
+"""Time after which a stop is noticed while there are no requests."""
 
 
 def first_token(path: Path) -> int:
-    """First token of a new stretch, which ``path`` remembers from now on. Raises `SetupError` when that cannot be read."""
+    """First lease token of this process; ``path`` keeps it for the next one. Raises `SetupError` when ``path`` holds no token."""
     try:
         first = int(path.read_text()) + STRETCH
     except FileNotFoundError:
@@ -40,14 +44,6 @@ def first_token(path: Path) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, str(first).encode())
     return first
-
-
-_POLL_S = 0.25
-"""How fast a stop is noticed while nobody asks anything."""
-
-
-CLOSE_LIMIT_S = 2.0
-"""All desktops are closed within this after a stop."""
 
 
 def run_env_server(config: RunConfig, *, index: int, stop: StopToken) -> None:
@@ -97,7 +93,7 @@ def run_env_server(config: RunConfig, *, index: int, stop: StopToken) -> None:
 
 
 def _broker_address(folder: RunFolder, stop: StopToken) -> str | None:
-    """None when told to stop before the broker was there."""
+    """Address of the broker; None when a stop came first."""
     try:
         return folder.wait_for_broker(stop)
     except PeerTimeout:

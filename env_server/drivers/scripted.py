@@ -20,13 +20,13 @@ from computerrl.env_server.driver import GetterKind, SetupStep, TaskInstance
 from computerrl.env_server.drivers.screenshots import ScreenshotStore
 from computerrl.env_server.drivers.scripted_apps import (
     ActionFailed,
-    App,
     CalcApp,
     EditorApp,
     FilesApp,
     FileTree,
     PageApp,
-    Row,
+    ScriptedApp,
+    ScriptedRow,
     require_app,
 )
 from computerrl.env_server.tasks.pages import page
@@ -47,8 +47,8 @@ class ScriptedDriver:
         self._config = config
         self._screenshots = screenshots if config.observation != "tree" else None
         self._tree = FileTree()
-        self._apps: dict[str, App] = {}
-        self._front: App | None = None
+        self._apps: dict[str, ScriptedApp] = {}
+        self._front: ScriptedApp | None = None
         self._closed = False
 
     # --- DesktopDriver -----------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class ScriptedDriver:
 
     def _set_up(self, step: SetupStep) -> None:
         args = step.args
-        app: App | None = None
+        app: ScriptedApp | None = None
         if step.kind == "write_file":
             self._tree.write(args["path"], args["text"])
         elif step.kind == "make_folder":
@@ -195,7 +195,7 @@ class ScriptedDriver:
         if row.key:  # menus open nothing here
             self._front.click(row.key)
 
-    def _target(self, target: int | str, y: int | None) -> Row:
+    def _target(self, target: int | str, y: int | None) -> ScriptedRow:
         assert self._front is not None
         elements = self._elements()
         try:
@@ -205,7 +205,7 @@ class ScriptedDriver:
         except StopIteration:
             raise ActionFailed(f"nothing at {target}, {y}") from None
         rows = self._front.rows()
-        return rows[element.number - 1] if element.number <= len(rows) else Row("", "menu", "")
+        return rows[element.number - 1] if element.number <= len(rows) else ScriptedRow("", "menu", "")
 
     # --- what is on screen -------------------------------------------------------------------------------------------
 
@@ -229,7 +229,7 @@ class ScriptedDriver:
         return tuple(elements[: self._config.max_elements])
 
     @staticmethod
-    def _element(number: int, row: Row) -> Element:
+    def _element(number: int, row: ScriptedRow) -> Element:
         width = min(_COLUMN_WIDTH - 10, 20 + 7 * max(4, len(row.text)))
         x, y = _LEFT + _COLUMN_WIDTH * row.column + width // 2, _TOP + _ROW_HEIGHT * row.line + 10
         return Element(number=number, role=row.role, text=row.text, x=x, y=y, width=width, height=22, states=row.states)

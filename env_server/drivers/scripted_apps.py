@@ -18,7 +18,7 @@ class ActionFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ScriptedRow:
     """One element to be; ``key`` tells the application what was clicked."""
 
     key: str
@@ -29,13 +29,13 @@ class Row:
     column: int = 0
 
 
-class App(Protocol):
+class ScriptedApp(Protocol):
     """What the desktop needs of an application."""
 
     name: str
     title: str
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ScriptedRow]:
         """What is on screen, in reading order."""
 
     def click(self, key: str) -> None:
@@ -136,7 +136,7 @@ class PageApp:
     checked: set[int] = field(default_factory=set)
     focus: int | None = None
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ScriptedRow]:
         """The utterance is not among them: it is the instruction."""
         if self.done:
             return []
@@ -153,7 +153,7 @@ class PageApp:
                 )
                 if on
             )
-            rows.append(Row(str(index), widget.role, text, states, line, column))
+            rows.append(ScriptedRow(str(index), widget.role, text, states, line, column))
             column = 1 - column if paired else 0
             line += column == 0
         return rows
@@ -212,11 +212,11 @@ class CalcApp:
     title: str = "Untitled - Calc"
     draft: str | None = None
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ScriptedRow]:
         """Filled cells and the active one."""
         shown = sorted({cell for cell, text in self.cells.items() if text} | {self.active}, key=split_cell)
         return [
-            Row(cell, "table-cell", self._text(cell), ("selected",) if cell == self.active else (), *_place(cell))
+            ScriptedRow(cell, "table-cell", self._text(cell), ("selected",) if cell == self.active else (), *_place(cell))
             for cell in shown
         ]
 
@@ -279,9 +279,9 @@ class EditorApp:
     name: str = "editor"
     title: str = "Editor"
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ScriptedRow]:
         """One text area."""
-        return [Row("text", "text", self.text, ("focused", "editable"))]
+        return [ScriptedRow("text", "text", self.text, ("focused", "editable"))]
 
     def click(self, key: str) -> None:
         """The area has the focus anyway."""
@@ -321,11 +321,11 @@ class FilesApp:
     title: str = "Files"
     selected: str = ""
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ScriptedRow]:
         """Entries directly in the folder."""
         entries = [entry for entry in self.tree.listing(self.folder) if "/" not in entry.rstrip("/")]
         return [
-            Row(entry, "icon", entry.rstrip("/"), ("selected",) if entry == self.selected else (), line)
+            ScriptedRow(entry, "icon", entry.rstrip("/"), ("selected",) if entry == self.selected else (), line)
             for line, entry in enumerate(entries)
         ]
 

@@ -1,11 +1,11 @@
-"""Between pages and the session: commands in, changes out to every page that looks on. Knows no HTTP.
+"""Commands of pages to the session, changes of the session to all pages. Knows no HTTP.
 
-    page ──► take(message) ──► lane: one thread that blocks ──► session
-                                                                    │ changed
-    page ◄── state, elements, log (JSON) ◄── publish ◄──────────────┘
-    page ◄── picture (header + WebP of what changed) ◄── feed ◄── screen, looked at several times a second while anybody does
+    page ──► submit(message) ──► worker: one thread that blocks ──► session
+                                                                       │ changed
+    page ◄── state, elements, log (JSON) ◄── publish ◄─────────────────┘
+    page ◄── picture (header + WebP of the changed part) ◄── feed ◄── screen, read several times a second while a page is open
 
-Each page is fed at its own pace: a slow one gets fewer and larger parts.
+Each page is fed at its own pace: a slow one receives fewer and larger parts.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from computerrl.env_server.live.session import Entry, LiveSession
 from computerrl.env_server.tasks import FAMILIES
 
 QUICK_S, SLOW_S = 0.06, 0.25
-"""Between two looks at the screen: while things happen, and when nothing has for `_ACTIVE_S`."""
+"""Time between two reads of the screen: while it is active, and after `_ACTIVE_S` without activity."""
 _ACTIVE_S = 3.0
-_LOOK_AFTER_S = 0.4
-"""A screen that changed by itself is read again once it has been quiet for this long."""
+_QUIET_S = 0.4
+"""Time without change after which a screen that changed by itself is observed again."""
 _HEALTH_PERIOD_S = 2.0
 _MAX_PENDING = 40
-"""Commands waiting for the desktop; more are refused: nobody wants them done a minute later."""
+"""Maximum number of commands waiting for the desktop; more are refused, because they would be carried out far too late."""
 _CLOSE_LIMIT_S = 1.8
 
 
@@ -51,7 +51,7 @@ class Socket(Protocol):
 
 @dataclass(eq=False)
 class _Viewer:
-    """What a page has been told already."""
+    """A page, and the state that it has received."""
 
     socket: Socket
     log: list[Entry] | None = None
@@ -60,16 +60,16 @@ class _Viewer:
     frame: np.ndarray | None = None
 
 
-class Lane:
-    """Runs blocking work in order, in a thread that never keeps the process from ending."""
+class SerialWorker:
+    """Runs blocking work in order, in a daemon thread."""
 
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[tuple[Callable[[], None], asyncio.Future[None]]] = queue.SimpleQueue()
         self._loop = asyncio.get_running_loop()
-        threading.Thread(target=self._run, name="lane", daemon=True).start()
+        threading.Thread(target=self._run, name="page-worker", daemon=True).start()
 
     def submit(self, work: Callable[[], None]) -> asyncio.Future[None]:
-        """Have ``work`` done after what was submitted before."""
+        """Run ``work`` after all work submitted before."""
         done: asyncio.Future[None] = self._loop.create_future()
         self._work.put((work, done))
         return done
@@ -80,7 +80,7 @@ class Lane:
             try:
                 work()
             except Exception:  # noqa: BLE001
-                # Thread boundary: a fault of ours in one command must not end the page.
+                # Thread boundary: a mistake in the code of one command must not end the page.
                 log.get_logger().exception("command.failed")
             with suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(_set_done, done)
@@ -92,20 +92,20 @@ def _set_done(done: asyncio.Future[None]) -> None:
 
 
 class Hub:
-    """All pages of one session. Make it, and call everything, in one event loop."""
+    """All pages of one session. Everything, the constructor included, is called in one event loop."""
 
     def __init__(self, session: LiveSession, *, recordings: str) -> None:
         self._session = session
         self._recordings = recordings
-        self._lane = Lane()
+        self._worker = SerialWorker()
         self._viewers: list[_Viewer] = []
-        self._somebody = asyncio.Event()
+        self._has_viewers = asyncio.Event()
         self._num_pending = 0
         self._changed = asyncio.Condition()
         self._frame: np.ndarray | None = None
         self._num_frames = 0
         self._num_frames_read = 0
-        """Of the frames so far, the newest that the elements are about."""
+        """Number of frames at the latest observation."""
         self._changed_at = self._acted_at = 0.0
         self._choice = ("", 0)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -115,10 +115,10 @@ class Hub:
         self._choice = (family, seed)
         self._spawn(self._watch_screen())
         self._spawn(self._watch_health())
-        self._submit(partial(self._session.start, family, seed))
+        self._enqueue(partial(self._session.start, family, seed))
 
     async def close(self) -> None:
-        """End the desktop; waits for it, but not for ever."""
+        """End the desktop; waits for it up to a time limit."""
         for task in self._tasks:
             task.cancel()
         ended = asyncio.Event()
@@ -138,15 +138,15 @@ class Hub:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # --- pages -------------------------------------------------------------------------------------------------------
+    # --- pages
 
     async def welcome(self, socket: Socket) -> Callable[[], None]:
-        """A page has come: tell it everything, and feed it pictures until the returned function is called."""
+        """Send a new page everything, and pictures until the returned function is called."""
         viewer = _Viewer(socket)
         await socket.send_str(json.dumps(self._hello()))
-        await self._tell(viewer)
+        await self._send_news(viewer)
         self._viewers.append(viewer)
-        self._somebody.set()
+        self._has_viewers.set()
         feeding = asyncio.get_running_loop().create_task(self._feed(viewer))
         self._tasks.add(feeding)
 
@@ -155,12 +155,12 @@ class Hub:
             self._tasks.discard(feeding)
             self._viewers.remove(viewer)
             if not self._viewers:
-                self._somebody.clear()
+                self._has_viewers.clear()
 
         return leave
 
-    def take(self, message: str) -> str:
-        """A page's message; gives what is wrong with it, empty when it will be done."""
+    def submit(self, message: str) -> str:
+        """Submit a page's command; returns the reason of a refusal, empty when the command will be carried out."""
         try:
             command = commands.parse_command(message)
         except ValueError as error:
@@ -171,11 +171,11 @@ class Hub:
             if command.family not in FAMILIES:
                 return f"there is no task family {command.family!r:.80}"
             self._choice = (command.family, command.seed)
-        self._submit(partial(self._do, command))
+        self._enqueue(partial(self._do, command))
         return ""
 
     def _do(self, command: commands.Command) -> None:
-        """In the lane."""
+        """Carry out a command; runs in the worker."""
         session = self._session
         match command:
             case commands.Choose(family=family, seed=seed):
@@ -193,7 +193,7 @@ class Hub:
             case commands.Key(keys=keys):
                 session.act(render_action(Action(name="key", args={"keys": keys})))
             case _:
-                # Only when its turn has come is it known what lies under the pointer.
+                # The element under the pointer is known only when the command's turn has come.
                 session.act(lambda: self._pointed(command))
 
     def _pointed(self, command: commands.Command) -> Action:
@@ -209,12 +209,12 @@ class Hub:
                 return pointing.drag(elements, (x, y), (to_x, to_y))
         raise AssertionError(f"{command} points at nothing")
 
-    # --- telling -----------------------------------------------------------------------------------------------------
+    # --- news
 
-    def _submit(self, work: Callable[[], None]) -> None:
+    def _enqueue(self, work: Callable[[], None]) -> None:
         self._num_pending += 1
         self._acted_at = asyncio.get_running_loop().time()
-        self._spawn(self._finish(self._lane.submit(work)))
+        self._spawn(self._finish(self._worker.submit(work)))
 
     async def _finish(self, done: asyncio.Future[None]) -> None:
         await self._publish()
@@ -226,11 +226,11 @@ class Hub:
 
     async def _publish(self) -> None:
         for viewer in list(self._viewers):
-            with suppress(ConnectionError):  # it leaves; its own handler notices
-                await self._tell(viewer)
+            with suppress(ConnectionError):  # the page is leaving; its own handler notices
+                await self._send_news(viewer)
 
-    async def _tell(self, viewer: _Viewer) -> None:
-        """What this page does not know yet; the state last, so that it never runs ahead of what it is about."""
+    async def _send_news(self, viewer: _Viewer) -> None:
+        """Send a page everything that it lacks. The state comes last, so that it never runs ahead of elements and log."""
         state = {"kind": "state", "busy": self._num_pending > 0, "choice": self._choice, **self._session.state()}
         episode = self._session.episode
         if viewer.observation is not episode.observation:
@@ -260,7 +260,7 @@ class Hub:
             ],
         }
 
-    # --- the picture -------------------------------------------------------------------------------------------------
+    # --- pictures
 
     async def _feed(self, viewer: _Viewer) -> None:
         with suppress(ConnectionError):
@@ -285,14 +285,14 @@ class Hub:
 
     async def _watch_screen(self) -> None:
         while True:
-            await self._somebody.wait()
+            await self._has_viewers.wait()
             await self._take_frame()
             now = asyncio.get_running_loop().time()
             unread = self._num_frames != self._num_frames_read
-            if unread and not self._num_pending and now - self._changed_at > _LOOK_AFTER_S:
+            if unread and not self._num_pending and now - self._changed_at > _QUIET_S:
                 acted_at = self._acted_at
-                self._submit(self._session.observe)
-                self._acted_at = acted_at  # looking is no activity
+                self._enqueue(self._session.observe)
+                self._acted_at = acted_at  # an observation is no activity
             active = now - max(self._changed_at, self._acted_at) < _ACTIVE_S
             await asyncio.sleep(QUICK_S if active else SLOW_S)
 
@@ -300,7 +300,7 @@ class Hub:
         while True:
             await asyncio.sleep(_HEALTH_PERIOD_S)
             if not self._num_pending and self._session.phase == "ready":
-                await self._lane.submit(self._session.check)
+                await self._worker.submit(self._session.check)
                 await self._publish()
 
 

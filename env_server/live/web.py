@@ -1,4 +1,4 @@
-"""The desktop page over HTTP: its files and its WebSocket. Who may have them: `common.pages`."""
+"""The desktop page over HTTP: its files and its WebSocket. Access is decided by `common.pages`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_MESSAGE_BYTES = 64 * 1024
 
 
 def make_app(hub: Hub, *, token: str, host: str) -> web.Application:
-    """The page of ``hub`` for whoever knows ``token``; ``host`` is what the server listens on."""
+    """The page of ``hub`` for clients that know ``token``; ``host``: address on which the server listens."""
 
     async def socket(request: web.Request) -> web.StreamResponse:
         pages.require_same_origin(request, what="WebSocket")
@@ -28,7 +28,7 @@ def make_app(hub: Hub, *, token: str, host: str) -> web.Application:
         leave = await hub.welcome(connection)
         try:
             async for message in connection:
-                problem = hub.take(message.data) if message.type == WSMsgType.TEXT else "text messages only"
+                problem = hub.submit(message.data) if message.type == WSMsgType.TEXT else "text messages only"
                 if problem:
                     await connection.send_str(json.dumps({"kind": "refused", "reason": problem}))
         finally:
@@ -50,7 +50,7 @@ async def serve(
     on_ready: Callable[[str], None],
     stop: asyncio.Event,
 ) -> None:
-    """Serve ``session`` until ``stop``; ``on_ready`` gets the address. Ends the desktop in any case. Raises `SetupError`."""
+    """Serve ``session`` until ``stop``; ``on_ready`` receives the address. Ends the desktop in any case. Raises `SetupError`."""
     token = secrets.token_urlsafe(24)
     hub = Hub(session, recordings=recordings)
 

@@ -1,6 +1,6 @@
-"""What to do when a process has ended: the restart rule, as a pure function of the past.
+"""The restart rule: the decision after the end of a process, as a pure function of its past.
 
-Knows neither processes nor clocks: `launch.supervision.supervisor` tells it what ended and when, and does what it says.
+It knows neither processes nor clocks: `launch.supervision.supervisor` reports every end and carries out the decision.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ HOPELESS = {cls.exit_code: cls.code for cls in (ConfigError, SetupError, ResumeE
 
 
 @dataclass(frozen=True, slots=True)
-class Restart:
-    """Start it again after ``delay_s``; it is the ``num_restarts``-th time in a row."""
+class ScheduledRestart:
+    """Start the process again after ``delay_s``, for the ``num_restarts``-th time in a row."""
 
     delay_s: float
     num_restarts: int
@@ -40,7 +40,7 @@ class RestartHistory:
         """In a row; back to 0 after a life of `stable_s`."""
         self.num_restarts_total = 0
 
-    def ended(self, exit_code: int, *, lived_s: float, finished: bool = False) -> Restart | EndRun:
+    def ended(self, exit_code: int, *, lived_s: float, finished: bool = False) -> ScheduledRestart | EndRun:
         """The process ended with ``exit_code`` (negative: killed by that signal) after living ``lived_s``.
 
         ``finished``: it ended because all work is done; otherwise every end is a death, exit code 0 included.
@@ -56,7 +56,7 @@ class RestartHistory:
         delay_s = self._config.backoff_s * 2**self.num_restarts
         self.num_restarts += 1
         self.num_restarts_total += 1
-        return Restart(delay_s=delay_s, num_restarts=self.num_restarts)
+        return ScheduledRestart(delay_s=delay_s, num_restarts=self.num_restarts)
 
 
 def describe_exit(exit_code: int) -> str:

@@ -24,7 +24,7 @@ from computerrl.common.errors import RestartLimitReached
 from computerrl.common.lifecycle import stop_signals as usual_stop_signals
 from computerrl.launch.plan.processes import ProcessSpec
 from computerrl.launch.supervision.process_tree import ProcessTree
-from computerrl.launch.supervision.restarts import EndRun, Restart, describe_exit
+from computerrl.launch.supervision.restarts import EndRun, ScheduledRestart, describe_exit
 from computerrl.launch.supervision.role_process import ProcessView, RoleProcess
 
 DRAIN_SIGNAL = signal.SIGUSR1
@@ -187,7 +187,7 @@ class Supervisor:
         finished = process.spec.ends_run and exit_code == 0 and self._is_finished()
         verdict = process.history.ended(exit_code, lived_s=lived_s, finished=finished)
         name = process.spec.name
-        if isinstance(verdict, Restart):
+        if isinstance(verdict, ScheduledRestart):
             self._tree.sweep_after(process.token)
             process.restart_at = time.monotonic() + verdict.delay_s
             self._notify(

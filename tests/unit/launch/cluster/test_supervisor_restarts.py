@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from computerrl.common.config import SupervisorConfig
-from computerrl.launch.supervision.restarts import EndRun, Restart, RestartHistory, describe_exit
+from computerrl.launch.supervision.restarts import EndRun, RestartHistory, ScheduledRestart, describe_exit
 
 CONFIG = SupervisorConfig(max_restarts=3, backoff_s=0.5, stable_s=60.0)
 
@@ -17,7 +17,7 @@ def history() -> RestartHistory:
 def test_restart_repeated_deaths_back_off_twice_as_long_each_time_then_give_up() -> None:
     actor = history()
     delays = [actor.ended(-9, lived_s=1.0) for _ in range(3)]
-    assert delays == [Restart(0.5, 1), Restart(1.0, 2), Restart(2.0, 3)]
+    assert delays == [ScheduledRestart(0.5, 1), ScheduledRestart(1.0, 2), ScheduledRestart(2.0, 3)]
     assert actor.ended(-9, lived_s=1.0) == EndRun(finished=False, reason="restart_limit")
 
 
@@ -25,7 +25,7 @@ def test_restart_after_a_stable_life_counts_from_zero() -> None:
     actor = history()
     for _ in range(3):
         actor.ended(1, lived_s=1.0)
-    assert actor.ended(1, lived_s=61.0) == Restart(0.5, 1)
+    assert actor.ended(1, lived_s=61.0) == ScheduledRestart(0.5, 1)
     assert actor.num_restarts_total == 4
 
 
@@ -34,7 +34,7 @@ def test_exit_of_a_process_that_finished_ends_the_run() -> None:
 
 
 def test_exit_zero_without_having_finished_is_a_death() -> None:
-    assert isinstance(history().ended(0, lived_s=1.0), Restart)
+    assert isinstance(history().ended(0, lived_s=1.0), ScheduledRestart)
 
 
 @pytest.mark.parametrize(
