@@ -10,7 +10,7 @@ from typing import Literal
 
 from computerrl.broker.counters import BrokerCounters
 from computerrl.broker.delivery import DeliveryQueue
-from computerrl.broker.events import LogEvent, Outcome, PersistFirst
+from computerrl.broker.events import Decision, LogEvent, PersistFirst
 from computerrl.broker.orders.order_book import OrderBook
 from computerrl.broker.orders.order_state import OrderState
 from computerrl.broker.orders.slots import Grant, Slot, assignment_id, group_id
@@ -51,7 +51,7 @@ class Assignments:
             self.is_paused = is_paused
             self._log("admission.paused" if is_paused else "admission.resumed")
 
-    def assign(self, request: AssignmentRequest, *, newest_version: int, now: float) -> Outcome:
+    def assign(self, request: AssignmentRequest, *, newest_version: int, now: float) -> Decision:
         """The next slot, the reason why there is none, or the drawn group that must be durable before its first slot is granted.
 
         A repeated request whose reply was lost returns the same assignment. ``newest_version``: policy version announced last.
@@ -77,7 +77,7 @@ class Assignments:
         soonest: _Refusal = next((reason for reason in _RETRY_AFTER_S if reason in reasons), "no_order")
         return NoAssignment(soonest, _RETRY_AFTER_S[soonest])
 
-    def return_assignment(self, returned: AssignmentReturn) -> Outcome:
+    def return_assignment(self, returned: AssignmentReturn) -> Decision:
         """Release the slot of an assignment that could not be played; no effect unless its sender holds it."""
         for state in self._orders.open_orders():
             for slot in state.slots.grants.slots_of(returned.incarnation):

@@ -20,12 +20,12 @@ from computerrl.broker.delivery import DeliveryQueue
 from computerrl.broker.events import (
     AdmissionSet,
     Context,
+    Decision,
     Effect,
     Event,
     Log,
     MessagePersisted,
     MessageReceived,
-    Outcome,
     Persist,
     PersistFailed,
     PersistFirst,
@@ -85,7 +85,7 @@ class BrokerCore:
         self.trajectories = TrajectoryIntake(orders, self.delivery, counters=counters, log=self._log)
         self._now = 0.0
         self._effects: list[Effect] = []
-        self._checks: dict[type, Callable[[Any, str], Outcome]] = {
+        self._checks: dict[type, Callable[[Any, str], Decision]] = {
             Hello: lambda hello, _: PersistFirst(hello) if self.peers.is_new_learner(hello) else self._accept_hello(hello),
             Heartbeat: lambda heartbeat, _: self._accept_heartbeat(heartbeat),
             DirectoryRequest: lambda request, _: Directory(self.peers.entries(self._now, role=request.role)),
@@ -150,34 +150,34 @@ class BrokerCore:
 
     def _receive(self, ticket: int, message: Message, sender: str) -> None:
         check, incarnation = self._checks.get(type(message)), sender.rpartition(":")[2]
-        outcome: Outcome
+        decision: Decision
         try:
             if check is None:
                 raise ProtocolError(f"the broker takes no {type(message).__name__}")
             # A process that was replaced must not act any more, whatever its request.
             self.peers.refuse_superseded(incarnation)
-            outcome = check(message, incarnation)
+            decision = check(message, incarnation)
         except ComputerRLError as error:
-            outcome = ErrorReply(error.code, str(error))
-        self._effects.append(_effect(ticket, outcome))
+            decision = ErrorReply(error.code, str(error))
+        self._effects.append(_effect(ticket, decision))
 
     def _apply(self, ticket: int | None, message: Message, context: Context | None) -> None:
         if ticket is None and isinstance(message, Hello):
             # Replay restores only the learner's incarnation; later heartbeats decide whether it is present.
             self.peers.restore_learners([(message.index, [message.incarnation])])
             return
-        outcome: Outcome
+        decision: Decision
         try:
             if isinstance(message, TrajectoryBatch) and isinstance(context, ReceiptBatch):
-                outcome = self.trajectories.accept_batch(message, context)
+                decision = self.trajectories.accept_batch(message, context)
             else:
-                outcome = self._appliers[type(message)](message)
+                decision = self._appliers[type(message)](message)
             if isinstance(context, AssignmentRequest):
-                outcome = self._assign(context)
+                decision = self._assign(context)
         except ComputerRLError as error:
-            outcome = ErrorReply(error.code, str(error))
+            decision = ErrorReply(error.code, str(error))
         if ticket is not None:
-            self._effects.append(_effect(ticket, outcome))
+            self._effects.append(_effect(ticket, decision))
 
     def _log(self, event: str, **fields: Any) -> None:
         self._effects.append(Log(event, fields))
@@ -202,7 +202,7 @@ class BrokerCore:
             self.assignments.release_all(hello.incarnation)
         self.assignments.expire(self._now)
 
-    def _assign(self, request: AssignmentRequest) -> Outcome:
+    def _assign(self, request: AssignmentRequest) -> Decision:
         self.peers.refuse_superseded(request.incarnation)
         return self.assignments.assign(request, newest_version=self.policy_version, now=self._now)
 
@@ -270,5 +270,5 @@ class BrokerCore:
         self.orders.restore(snapshot["orders"])
 
 
-def _effect(ticket: int, outcome: Outcome) -> Reply | Persist:
-    return Persist(ticket, outcome.record, outcome.context) if isinstance(outcome, PersistFirst) else Reply(ticket, outcome)
+def _effect(ticket: int, decision: Decision) -> Reply | Persist:
+    return Persist(ticket, decision.record, decision.context) if isinstance(decision, PersistFirst) else Reply(ticket, decision)

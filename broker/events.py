@@ -1,4 +1,4 @@
-"""Inputs of the broker core (events, past tense) and its outputs (effects, imperative), and the outcome of one request."""
+"""Inputs of the broker core (events, past tense) and its outputs (effects, imperative), and the decision on one request."""
 
 from __future__ import annotations
 
@@ -115,18 +115,18 @@ class LogEvent(Protocol):
     def __call__(self, event: str, **fields: Any) -> None: ...
 
 
-# --- outcomes
+# --- decisions
 
 
 @dataclass(frozen=True, slots=True)
 class PersistFirst:
-    """Outcome of a request that takes effect, and is answered, only once ``record`` is durable."""
+    """Decision on a request that takes effect, and is answered, only once ``record`` is durable."""
 
     record: Message
     context: Context | None = None
 
 
-Outcome = Message | PersistFirst
+Decision = Message | PersistFirst
 """Result of handling one request: its reply, or the record that must be durable before there is one."""
 
 

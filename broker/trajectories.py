@@ -6,7 +6,7 @@ import math
 
 from computerrl.broker.counters import BrokerCounters
 from computerrl.broker.delivery import DeliveryQueue
-from computerrl.broker.events import LogEvent, Outcome, PersistFirst
+from computerrl.broker.events import Decision, LogEvent, PersistFirst
 from computerrl.broker.orders.curriculum import group_size_limits
 from computerrl.broker.orders.order_book import OrderBook
 from computerrl.broker.orders.order_state import OrderState
@@ -38,12 +38,12 @@ class TrajectoryIntake:
         self._counters = counters
         self._log = log
 
-    def check(self, trajectory: Trajectory, incarnation: str) -> Outcome:
-        """Outcome of a submission by ``incarnation``: a receipt that refuses it, or the trajectory has to be durable first."""
+    def check(self, trajectory: Trajectory, incarnation: str) -> Decision:
+        """Decision on a submission by ``incarnation``: a receipt that refuses it, or the trajectory has to be durable first."""
         return self._refusal(trajectory, incarnation) or PersistFirst(trajectory)
 
-    def check_batch(self, batch: TrajectoryBatch, incarnation: str) -> Outcome:
-        """Outcome of a submission of several; those that are not refused have to be durable first."""
+    def check_batch(self, batch: TrajectoryBatch, incarnation: str) -> Decision:
+        """Decision on a submission of several; those that are not refused have to be durable first."""
         refusals = [self._refusal(trajectory, incarnation) for trajectory in batch.trajectories]
         pairs = list(zip(batch.trajectories, refusals, strict=True))
         accepted = tuple(trajectory for trajectory, refusal in pairs if refusal is None)

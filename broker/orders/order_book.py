@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from computerrl.broker.counters import BrokerCounters
-from computerrl.broker.events import LogEvent, Outcome, PersistFirst
+from computerrl.broker.events import Decision, LogEvent, PersistFirst
 from computerrl.broker.orders import curriculum
 from computerrl.broker.orders.curriculum import RecentResults
 from computerrl.broker.orders.order_state import OrderState
@@ -61,8 +61,8 @@ class OrderBook:
 
     # --- messages
 
-    def check_order(self, order: RolloutOrder) -> Outcome:
-        """Outcome of a request to place ``order``. Raises `OrderRefused` for a taken id, `ProtocolError` for nonsense."""
+    def check_order(self, order: RolloutOrder) -> Decision:
+        """Decision on a request to place ``order``. Raises `OrderRefused` for a taken id, `ProtocolError` for nonsense."""
         known = self._orders.get(order.order_id)
         if known is None:
             self._validate(order)
@@ -81,8 +81,8 @@ class OrderBook:
             self._log("order.placed", order_id=order.order_id, kind=order.kind, families=list(order.families))
         return Ack()
 
-    def check_closure(self, closure: OrderClosure) -> Outcome:
-        """Outcome of a request to close an order. Raises `ProtocolError` for an unknown one."""
+    def check_closure(self, closure: OrderClosure) -> Decision:
+        """Decision on a request to close an order. Raises `ProtocolError` for an unknown one."""
         state = self._orders.get(closure.order_id)
         if state is None:
             raise ProtocolError(f"order {closure.order_id!r} was never placed")

@@ -119,7 +119,7 @@ class ApptainerLauncher:
         self._index = index
 
     def command(self, settings: dict[str, Any]) -> Sequence[str]:
-        """See `Launcher`."""
+        """See `GuestLauncher`."""
         network = ["--net", "--network", "none"] if self._apptainer.network_none else []
         guest_settings = {**settings, "home": "/tmp/agent", "user_home": "/home/user", "pages": "/opt/computerrl/miniwob"}
         flags = [flag for flag in self._apptainer.extra_flags if flag != "--userns"]
@@ -167,11 +167,11 @@ class ApptainerLauncher:
         ]
 
     def differences(self, found: Findings) -> Sequence[str]:
-        """See `Launcher`."""
+        """See `GuestLauncher`."""
         return differences(found, is_cut_off=self._apptainer.network_none)
 
     def explain(self, log: str) -> str:
-        """See `Launcher`."""
+        """See `GuestLauncher`."""
         for words, meaning in _ROOTLESS_HINTS:
             if words in log:
                 return f"{meaning}. Apptainer said: {log.strip().splitlines()[-1][:300]}"

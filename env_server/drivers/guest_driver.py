@@ -15,7 +15,7 @@ from computerrl.env_server.driver import GetterKind, TaskInstance
 from computerrl.env_server.drivers import guest_answers
 from computerrl.env_server.drivers.action_pixels import ActionResolver
 from computerrl.env_server.drivers.frame_buffer import FrameBuffer
-from computerrl.env_server.drivers.guest_process import GuestProcess, Launcher
+from computerrl.env_server.drivers.guest_process import GuestLauncher, GuestProcess
 from computerrl.env_server.drivers.observation import Numbering, TreeNode, linearise
 from computerrl.env_server.drivers.screenshots import ScreenshotStore
 
@@ -24,7 +24,7 @@ class GuestDriver:
     """One real desktop; see `env_server.driver.DesktopDriver`. One call at a time; `healthy` and `close` from any thread."""
 
     def __init__(
-        self, launcher: Launcher, config: DesktopConfig, *, index: int, folder: Path, screenshots: ScreenshotStore | None
+        self, launcher: GuestLauncher, config: DesktopConfig, *, index: int, folder: Path, screenshots: ScreenshotStore | None
     ) -> None:
         """Starts desktop ``index``; ``folder`` is for its log. Raises `DesktopBroken`, `HostBroken`."""
         self._config = config

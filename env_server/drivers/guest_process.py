@@ -37,7 +37,7 @@ _LOG_LIMIT_S = 0.5
 """Time limit for the last output of a start that failed."""
 
 
-class Launcher(Protocol):
+class GuestLauncher(Protocol):
     """Starts a guest process."""
 
     def command(self, settings: dict[str, Any]) -> Sequence[str]:
@@ -53,7 +53,7 @@ class Launcher(Protocol):
 class GuestProcess:
     """The guest of desktop ``index``. One `ask` at a time; `healthy` and `close` from any thread."""
 
-    def __init__(self, launcher: Launcher, config: DesktopConfig, *, index: int, folder: Path) -> None:
+    def __init__(self, launcher: GuestLauncher, config: DesktopConfig, *, index: int, folder: Path) -> None:
         """Starts the guest and waits until it is ready; its log goes to ``folder``. Raises `DesktopBroken`, `HostBroken`."""
         self._index = index
         self._lock = threading.Lock()
@@ -123,7 +123,7 @@ class GuestProcess:
 
     # --- start
 
-    def _start(self, launcher: Launcher, config: DesktopConfig, folder: Path) -> None:
+    def _start(self, launcher: GuestLauncher, config: DesktopConfig, folder: Path) -> None:
         settings = {
             "width": config.screen_width,
             "height": config.screen_height,
@@ -156,7 +156,7 @@ class GuestProcess:
         lifecycle.set_session_nice(self._process.pid, STARTING_NICE)
         self._wire = Wire(ours)
 
-    def _await_ready(self, launcher: Launcher) -> None:
+    def _await_ready(self, launcher: GuestLauncher) -> None:
         assert self._process is not None
         try:
             answer = guest_answers.decode(self._receive(START_LIMIT_S, MAX_OBSERVATION_BYTES), index=self._index)
@@ -169,7 +169,7 @@ class GuestProcess:
             raise HostBroken(f"the desktop is not cut off from this host as it should be: {'; '.join(wrong)}")
         lifecycle.set_session_nice(self._process.pid, 0)
 
-    def _start_failure(self, launcher: Launcher, reason: str) -> DesktopBroken | HostBroken:
+    def _start_failure(self, launcher: GuestLauncher, reason: str) -> DesktopBroken | HostBroken:
         tail = self._log.tail(wait_s=_LOG_LIMIT_S)[-3000:]
         explained = launcher.explain(tail)
         if explained:

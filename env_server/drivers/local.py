@@ -77,7 +77,7 @@ class LocalLauncher:
     """Starts guests beside the host's own processes."""
 
     def command(self, settings: dict[str, Any]) -> Sequence[str]:
-        """See `Launcher`."""
+        """See `GuestLauncher`."""
         guest_settings = {**settings, "home": "/tmp/agent", "user_home": "/tmp/user", "pages": "/tmp/pages"}
         pages = pages_folder()
         return [
@@ -101,11 +101,11 @@ class LocalLauncher:
         ]
 
     def differences(self, found: Findings) -> Sequence[str]:
-        """See `Launcher`. Nothing is promised of this driver."""
+        """See `GuestLauncher`. Nothing is promised of this driver."""
         return ()
 
     def explain(self, log: str) -> str:
-        """See `Launcher`."""
+        """See `GuestLauncher`."""
         if "unshare" in log and ("not permitted" in log or "failed" in log):
             hint = "namespaces are refused on this host: allow user namespaces (sysctl user.max_user_namespaces)."
             return f"{hint} {log[-200:].strip()}"
