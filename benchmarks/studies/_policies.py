@@ -1,11 +1,11 @@
-"""Studies of one policy on many families: untouched, after cloning, after RL; on those it learned and on others."""
+"""Runs studies of one policy on many families: untouched, after cloning, after RL; on the families it learned and on others."""
 
 from __future__ import annotations
 
+import fnmatch
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,75 +13,51 @@ from typing import Any
 import yaml
 
 from computerrl.benchmarks.studies import _runs
+from computerrl.benchmarks.studies._designs import Generalist
 from computerrl.benchmarks.studies._plots import figure
-from computerrl.benchmarks.studies._runs import Record
-from computerrl.benchmarks.studies._study import Page, Study, markdown
+from computerrl.benchmarks.studies._statistics import Record, markdown, pooled_curve
+from computerrl.benchmarks.studies._study import Page, Study
 from computerrl.env_server.tasks import FAMILIES
 from computerrl.launch.report.evaluation_figures import wilson_interval
 
 STAGES = ("untouched", "cloned", "trained")
 QUICK_FAMILIES, QUICK_UNSEEN = ("web-click-button", "calc-set-cell"), ("web-click-option",)
 _MIN_WINDOW = 5
-"""Updates that a point of a learning curve is the mean of, at least."""
+"""Minimum number of updates over which a point of a learning curve is the mean."""
 
 
-@dataclass(frozen=True, slots=True)
-class Generalist:
-    """A study of one policy."""
+def run(design: Generalist, folder: Path, *, quick: bool, num_seeds: int | None) -> None:
+    """Clone, train and evaluate in ``folder``, and write the page. ``num_seeds``: None: one."""
+    families, unseen = (QUICK_FAMILIES, QUICK_UNSEEN) if quick else (expand(design.families), tuple(design.unseen))
+    settings = {**design.settings, **(design.quick if quick else {}), "tasks.families": families}
+    num_episodes = 1 if quick else design.num_episodes
+    common = yaml.safe_load(_runs.CONFIG.read_text(encoding="utf-8"))
+    made_of = {"config": common, "settings": settings, "unseen": unseen, "num_episodes": num_episodes}
+    study = Study(folder, name=design.name, settings=made_of)
+    settings["learner.recipe.eval_episodes_per_family"] = num_episodes
+    seeds = range(num_seeds or 1)
+    number = len(seeds) * (1 + len(STAGES))
+    cells = []
+    for seed in seeds:
+        train = partial(_trained, study.folder, seed, settings, unseen)
+        cells.append(study.cell(f"RL, seed {seed}", train, of=number, show=lambda cell: f"{cell['num_updates']} updates"))
+        for stage in STAGES:
+            evaluate = partial(_evaluated, study.folder, stage, seed, settings, unseen)
+            cells.append(study.cell(f"{stage}, seed {seed}", evaluate, of=number, show=lambda cell: f"{cell['mean']:.3f}"))
+    text = table(cells, families=families, unseen=unseen, published=design.published, note=design.published_note)
+    turn = math.ceil(len(families) / (settings.get("learner.groups_per_batch") or common["learner"]["groups_per_batch"]))
+    plot = partial(draw, cells=cells, families=families, unseen=unseen, turn=turn)
+    page = Page(design.title, design.question, text, plot, design.limits)
+    study.write(page, cells, quick=quick)
 
-    name: str
-    title: str
-    question: str
-    limits: Sequence[str]
-    """See `_study.Page`."""
-    families: Sequence[str]
-    """What it is trained on."""
-    unseen: Sequence[str] = ()
-    """What it is only evaluated on."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """Of all runs, beyond desktop.yaml."""
-    quick: Mapping[str, Any] = field(default_factory=lambda: _runs.QUICK)
-    """Settings of the quick form, over ``settings``."""
-    num_episodes: int = 10
-    """Held-out instances of each family in each evaluation, the same ones each time; played greedily."""
-    published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Success of others: who -> family -> success; more columns of the table of families."""
-    published_note: str = ""
-    """Where that is from, and in what it differs."""
 
-    def run(self, folder: Path, *, quick: bool, num_seeds: int | None) -> None:
-        """Clone, train, evaluate, write the page."""
-        families, unseen = (QUICK_FAMILIES, QUICK_UNSEEN) if quick else (tuple(self.families), tuple(self.unseen))
-        settings = {**self.settings, **(self.quick if quick else {}), "tasks.families": families}
-        num_episodes = 1 if quick else self.num_episodes
-        common = yaml.safe_load(_runs.CONFIG.read_text(encoding="utf-8"))
-        made_of = {"config": common, "settings": settings, "unseen": unseen, "num_episodes": num_episodes}
-        study = Study(folder, name=self.name, settings=made_of)
-        settings["learner.recipe.eval_episodes_per_family"] = num_episodes
-        seeds = range(num_seeds or 1)
-        cells = []
-        for seed in seeds:
-            number = len(seeds) * (1 + len(STAGES))
-
-            def train(seed: int = seed) -> Record:
-                return _trained(study.folder, seed, settings, unseen)
-
-            cells.append(study.cell(f"RL, seed {seed}", train, of=number, show=lambda cell: f"{cell['num_updates']} updates"))
-            for stage in STAGES:
-
-                def evaluate(seed: int = seed, stage: str = stage) -> Record:
-                    return _evaluated(study.folder, stage, seed, settings, unseen)
-
-                cells.append(study.cell(f"{stage}, seed {seed}", evaluate, of=number, show=lambda cell: f"{cell['mean']:.3f}"))
-        text = table(cells, families=families, unseen=unseen, published=self.published, note=self.published_note)
-        turn = math.ceil(len(families) / (settings.get("learner.groups_per_batch") or common["learner"]["groups_per_batch"]))
-        plot = partial(draw, cells=cells, families=families, unseen=unseen, turn=turn)
-        page = Page(self.title, self.question, text, plot, self.limits)
-        study.write(page, cells, quick=quick)
+def expand(families: Sequence[str]) -> tuple[str, ...]:
+    """``families`` with each name that ends in `*` replaced by all families that begin so."""
+    return tuple(name for text in families for name in (fnmatch.filter(FAMILIES, text) if text.endswith("*") else [text]))
 
 
 def _cloned(folder: Path, seed: int, settings: Mapping[str, Any], unseen: Sequence[str]) -> tuple[Path, Record]:
-    """The policy that has cloned demonstrations of the families trained on, evaluated before and after on all families."""
+    """The policy that has cloned demonstrations of the families it is to learn; evaluated before and after on all families."""
     wider = {
         "tasks.families": (*settings["tasks.families"], *unseen),
         "learner.recipe.demos_of_family": dict.fromkeys(unseen, 0),
@@ -136,7 +112,7 @@ def table(
     published: Mapping[str, Mapping[str, float]],
     note: str = "",
 ) -> str:
-    """Success of each stage with its interval, and of each family beside what others have published of it."""
+    """Success of each stage with its interval, and of each family beside its published success."""
     groups = {"families trained on": families, **({"families never trained on": unseen} if unseen else {})}
     overall = [
         [f"{what} ({len(names)})", *(_with_interval(*pooled(cells, stage, names)) for stage in STAGES)]
@@ -197,12 +173,12 @@ def draw(path: Path, *, cells: Sequence[Record], families: Sequence[str], unseen
     window = turn * math.ceil(_MIN_WINDOW / turn)
     trained = [cell for cell in cells if cell["stage"] == "RL"]
     for cell in trained:
-        left.plot(*_runs.pooled_curve(cell["updates"], families, window=window), label=f"seed {cell['seed']}")
+        left.plot(*pooled_curve(cell["updates"], families, window=window), label=f"seed {cell['seed']}")
     by_application: dict[str, list[str]] = {}
     for name in families:
         by_application.setdefault(FAMILIES[name].app, []).append(name)
     for app, mine in sorted(by_application.items()) if trained else []:
-        middle.plot(*_runs.pooled_curve(trained[0]["updates"], mine, window=window), label=f"{app} ({len(mine)})")
+        middle.plot(*pooled_curve(trained[0]["updates"], mine, window=window), label=f"{app} ({len(mine)})")
     for axes, what in ((left, "all families"), (middle, "families by application")):
         axes.set(xlabel="desktop steps of RL", ylabel=f"training success, {what}", ylim=(0, 1))
         axes.grid(alpha=0.3)

@@ -1,4 +1,4 @@
-"""What others have published about pages of MiniWoB++, to stand beside our own families.
+"""Published success on pages of MiniWoB++, to stand beside our own families.
 
 Success of each page: Lai et al., AutoWebGLM (arXiv 2404.03648), table 8; three fine-tuned models (6B, 3B, 3B) and GPT-4 without
 examples. People: Humphreys et al. (arXiv 2202.08137) give 0.935 as the mean of 104 pages.
@@ -35,7 +35,7 @@ _PAGES = {
 MINIWOB: Mapping[str, Mapping[str, float]] = {
     who: {f"web-{page}": scores[place] for page, scores in _PAGES.items()} for place, who in enumerate(_WHO)
 }
-"""Who -> family -> success."""
+"""System -> family -> success."""
 MINIWOB_NOTE = (
     "Figures of others: AutoWebGLM (arXiv 2404.03648), table 8. People reach 0.935 on the mean of 104 pages (arXiv 2202.08137); "
     "their figures of single pages were not at hand. None of it is measured as here: others read HTML and act on its elements, "

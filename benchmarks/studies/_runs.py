@@ -1,7 +1,7 @@
-"""Training runs on real desktops as cells of a study: `computerrl train` as people start it, and what its records say.
+"""Training runs on real desktops as cells of a study: `computerrl train`, and the figures in its records.
 
-A run that was broken off is gone on with from its checkpoint. Of a finished one only the records are kept; checkpoints and
-screenshots of dozens of runs would fill a disk.
+A run that was broken off is resumed from its checkpoint. Of a finished run only the records are kept; checkpoints and screenshots
+of dozens of runs would fill a disk.
 
     runs/cloned-0/    behaviour cloning, once per seed ──► models/cloned-0, the policy that arms of that seed start from
     runs/ARM-0/       RL of one arm
@@ -15,13 +15,14 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
 from computerrl import SOURCE_ROOT
+from computerrl.benchmarks.studies._designs import Arm, Play
+from computerrl.benchmarks.studies._statistics import Record
 from computerrl.common.config import load_config
 from computerrl.common.errors import ComputerRLError
 from computerrl.common.lifecycle import die_with_parent
@@ -31,28 +32,8 @@ from computerrl.launch.plan.run_names import CONFIG_FILE, REPORT_FILE, is_finish
 from computerrl.launch.report.report_data import EVALUATIONS
 from computerrl.launch.run import local
 
-Record = dict[str, Any]
-
 CONFIG = Path(__file__).with_name("desktop.yaml")
-"""What all runs have in common."""
-QUICK: Mapping[str, Any] = {
-    "model.name": "tiny-random",
-    "model.trainable_top_layers": None,
-    "model.dtype": "float32",
-    "desktop.num_desktops": 2,
-    "tasks.families": ["web-click-button", "calc-set-cell"],
-    "tasks.max_steps": 3,
-    "actor.num_episodes": 2,
-    "learner.group_size": 2,
-    "learner.groups_per_batch": 2,
-    "learner.recipe.max_updates": 3,
-    "learner.recipe.eval_episodes_per_family": 1,
-    "learner.recipe.max_rl_env_steps": None,
-    "actor.engine": "transformers",
-}
-"""An untrained tiny model for a few updates: shows that everything works, and learns nothing."""
-WIDER: Mapping[str, Any] = {"desktop.num_desktops": 8, "actor.num_episodes": 8}
-"""Twice the desktops: a sixth more steps per second where generation waits for memory (see `scale`)."""
+"""Settings that all runs have in common."""
 _UPDATE = (
     "update", "phase", "rl_s", "rl_env_steps", "success", "entropy", "policy_age_mean", "policy_age_max", "wait_s", "train_s",
     "stall_s", "clip_fraction", "importance_weight", "num_steps_trained", "num_steps", "logprob_gap", "success_by_family",
@@ -81,14 +62,6 @@ class RunFailed(ComputerRLError):
     code = "run_failed"
 
 
-@dataclass(frozen=True, slots=True)
-class Arm:
-    """One way of doing it: a name, and where it departs from what the runs have in common."""
-
-    name: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-
 def train(folder: Path, name: str, settings: Mapping[str, Any]) -> Path:
     """Train in ``folder``/runs/``name``, or go on with it; gives the run's folder.
 
@@ -113,7 +86,7 @@ def train(folder: Path, name: str, settings: Mapping[str, Any]) -> Path:
 
 @contextmanager
 def started(folder: Path, name: str, settings: Mapping[str, Any]) -> Iterator[subprocess.Popen[bytes]]:
-    """`computerrl train` under way, resumed if it was begun before; whoever breaks off here ends it, and it keeps what it has."""
+    """`computerrl train` under way, resumed if it was begun before; it is terminated at the end of the `with` block."""
     command = [sys.executable, "-m", "computerrl", "train", str(CONFIG)]
     for override in _overrides(name, settings):
         command += ["--set", override]
@@ -126,7 +99,7 @@ def started(folder: Path, name: str, settings: Mapping[str, Any]) -> Iterator[su
             env=_environment(),
             stdout=out,
             stderr=subprocess.STDOUT,
-            # Whatever becomes of the study: nothing of it goes on.
+            # The run ends with the study, in whatever way the study ends.
             preexec_fn=die_with_parent,  # noqa: PLW1509  # one thread
         )
         try:
@@ -193,10 +166,6 @@ def export(run: Path, model: Path) -> None:
         raise RunFailed(f"export of {run} failed: {done.stderr.strip()}")
 
 
-Play = Callable[[Path, str, Mapping[str, Any]], Path]
-"""How a run is brought to its end: `train`, or something that disturbs it."""
-
-
 def play(folder: Path, arm: Arm, seed: int, settings: Mapping[str, Any], *, how: Play = train) -> Record:
     """RL of one arm with one seed: its figures, a row per update, its evaluations. The run is slimmed then."""
     run = how(folder, run_name(arm.name, seed), {**settings, **arm.settings, "seed": seed})
@@ -214,7 +183,7 @@ def run_name(what: str, seed: int) -> str:
 
 
 def harvest(run: Path) -> Record:
-    """What a finished run's records say."""
+    """Figures of a finished run from its records."""
     report = json.loads((run / REPORT_FILE).read_text())
     updates = [record for record in read_json_lines(RunFolder(run).metrics_path) if record["event"] == "update"]
     last = evaluations(run).get("success_after_rl") or {}
@@ -237,26 +206,26 @@ def harvest(run: Path) -> Record:
 
 
 def evaluations(run: Path) -> dict[str, Record]:
-    """Those of report.json that were played."""
+    """The evaluations in report.json that were played."""
     report = json.loads((run / REPORT_FILE).read_text())
     return {name: report[name] for name in EVALUATIONS if report.get(name)}
 
 
 def episodes(run: Path, *, kind: str = "training") -> Iterator[Record]:
-    """Stored episodes of a kind, with their steps."""
+    """Stored episodes of ``kind``, with their steps."""
     for record in read_json_lines(RunFolder(run).episodes_path):
         if record["kind"] == kind:
             yield record
 
 
 def num_slots(run: Path) -> int:
-    """Episodes that its actors play at a time."""
+    """Number of episodes that the actors of ``run`` play at a time."""
     actor = read_resolved(run)["actor"]
     return int(actor["num_actors"]) * int(actor["num_episodes"])
 
 
 def shares(updates: Sequence[Record], played: Sequence[Record], *, rl_s: float, num_slots: int) -> Record:
-    """What the learner and the actors' slots did in RL's time, as shares of it; waiting is what is left."""
+    """Shares of RL's time that the learner and the actors' slots spent in each activity; waiting is the rest."""
     slots_s = rl_s * num_slots
     if not slots_s:
         return {}
@@ -290,7 +259,7 @@ def steps_per_success(played: Sequence[Record]) -> float | None:
 
 
 def slim(run: Path) -> None:
-    """Keep the records alone."""
+    """Remove everything from ``run`` but its records."""
     for path in run.iterdir():
         if path.name in _KEPT:
             continue
@@ -298,52 +267,6 @@ def slim(run: Path) -> None:
             shutil.rmtree(path)
         else:
             path.unlink()
-
-
-def curve(updates: Sequence[Record], x: str, y: str, *, window: int = 5) -> tuple[list[float], list[float]]:
-    """(x, y) over updates, y as the mean of the last ``window`` that have one."""
-    xs: list[float] = []
-    ys: list[float] = []
-    recent: list[float] = []
-    for update in updates:
-        if update.get(y) is None:
-            continue
-        recent = [*recent, float(update[y])][-window:]
-        xs.append(float(update[x]))
-        ys.append(sum(recent) / len(recent))
-    return xs, ys
-
-
-def pooled_curve(updates: Sequence[Record], families: Collection[str], *, window: int) -> tuple[list[float], list[float]]:
-    """(desktop steps of RL, training success): mean over groups of some families in the last ``window`` updates, where there
-    are any. A window that meets every family as often as the others does not go up and down with which of them are played."""
-    xs: list[float] = []
-    ys: list[float] = []
-    for number, update in enumerate(updates):
-        recent = updates[max(0, number + 1 - window) : number + 1]
-        found = [share for one in recent for name, share in (one["success_by_family"] or {}).items() if name in families]
-        if found and number + 1 >= window:
-            xs.append(float(update["rl_env_steps"]))
-            ys.append(sum(found) / len(found))
-    return xs, ys
-
-
-def at(updates: Sequence[Record], x: str, y: str, where: float, *, window: int = 5) -> float | None:
-    """``y``, smoothed as by `curve`, at the last update whose ``x`` is at most ``where``; None before the first."""
-    values = [value for place, value in zip(*curve(updates, x, y, window=window), strict=True) if place <= where]
-    return values[-1] if values else None
-
-
-def at_equal_time(cells: Sequence[Record]) -> Callable[[Record], float | None]:
-    """Training success of a cell at the moment when the fastest of its seed was done."""
-    shortest = {seed: min(cell["rl_s"] for cell in cells if cell["seed"] == seed) for seed in {cell["seed"] for cell in cells}}
-    return lambda cell: at(cell["updates"], "rl_s", "success", shortest[cell["seed"]])
-
-
-def mean_of(cell: Record, name: str) -> float:
-    """Mean of a figure over the updates that have one; 0 without any."""
-    values = [update[name] for update in cell["updates"] if update.get(name) is not None]
-    return sum(values) / len(values) if values else 0.0
 
 
 def _environment() -> dict[str, str]:

@@ -1,9 +1,9 @@
-"""What every study shares: results that are kept as they come, and what is written of them.
+"""The folder of a study: results that are kept as they come, and the files that are written of them.
 
-    studies/NAME/cells/CELL.json   one result each, kept as soon as it is there: what is done is not done again
+    studies/NAME/cells/CELL.json   one result each, kept as soon as it is there; a result that is kept is not made again
     studies/NAME/data.json         all of them, a line each, with settings, seeds, machine and versions
     studies/NAME/data.csv          a line for each
-    studies/NAME/table.md, plot.png, README.md   for people: the last holds the first two, and what the study does not show
+    studies/NAME/table.md, plot.png, README.md   for people: the last holds the first two, and the limits of the study
 
 A study is a question, cells (one run of one arm with one seed, for example) that answer it, and a way to draw them.
 """
@@ -12,25 +12,26 @@ from __future__ import annotations
 
 import csv
 import json
-import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from computerrl.benchmarks.studies._statistics import Record
 from computerrl.common.errors import ConfigError, Problem, SetupError
 from computerrl.common.run_files.run_folder import versions, write_atomically
 from computerrl.launch.plan.machine import inspect_machine
-
-Record = dict[str, Any]
 
 
 class Study:
     """The folder of one study."""
 
     def __init__(self, folder: Path, *, name: str, settings: Mapping[str, Any]) -> None:
-        """``settings``: whatever results depend on, JSON-ready. Raises `ConfigError` when the folder holds results of others."""
+        """``settings``: everything that results depend on, JSON-ready.
+
+        Raises `ConfigError` when the folder holds results of other settings.
+        """
         self.folder = folder.resolve()
         self.name = name
         self.settings = json.loads(json.dumps(settings))
@@ -58,8 +59,10 @@ class Study:
         raise ConfigError([Problem(str(self.folder), reason, "give another folder with --out, or remove this one")])
 
     def cell(self, key: str, make: Callable[[], Record], *, of: int, show: Callable[[Record], str] = lambda found: "") -> Record:
-        """The result ``key``: the one kept, or what ``make`` gives, kept then. ``of``: how many there will be; ``show``: a result
-        in a few words."""
+        """The result ``key``: the kept one, or else the result of ``make``, which is kept.
+
+        ``of``: number of results of the study. ``show``: a result in a few words.
+        """
         kept = self.kept(key)
         if kept is not None:
             return kept
@@ -73,7 +76,7 @@ class Study:
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
     def keep(self, key: str, made: Record, *, took_s: float, of: int, show: Callable[[Record], str] = lambda found: "") -> Record:
-        """Keep a result, and say so. It tells where it is from: a study may go on elsewhere, or with newer code."""
+        """Keep a result and print it. Commit and processor are kept with it: a study may go on elsewhere, or with newer code."""
         found = {"cell": key, **made, "took_s": round(took_s, 1), "commit": self._versions["commit"], "cpu": self._machine["cpu"]}
         write_atomically(self.path(key), _json(found))
         self._num_made += 1
@@ -88,7 +91,7 @@ class Study:
         return self._cells / f"{key.replace('/', '_')}.json"
 
     def write(self, page: Page, cells: Sequence[Record], *, quick: bool) -> None:
-        """Everything for people and programs, of all results."""
+        """Write all files, for people and for programs, of all results."""
         data = {
             "study": self.name,
             "quick": quick,
@@ -162,50 +165,17 @@ def restore(folder: Path, file: Path, *, name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What people read of a study."""
+    """The text of a study's README.md."""
 
     title: str
     question: str
-    """What is asked, how it was tried, and what others found; from the module's docstring."""
+    """The question, the method, and the published answers."""
     table: str
     """Markdown."""
     draw: Callable[[Path], None]
     """Writes the plot."""
     limits: Sequence[str]
-    """What it does not show, a line each."""
-
-
-def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and its standard error; the error of a single value is 0."""
-    error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
-    return statistics.mean(values), error
-
-
-def with_error(values: Iterable[float | None], form: str = ".3f") -> str:
-    """`0.912 ± 0.011`: mean and standard error of those that are known; a single value has no error."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return "–"
-    mean, error = mean_and_error(known)
-    return f"{mean:{form}} ± {error:{form.lstrip('+')}}" if len(known) > 1 else f"{mean:{form}}"
-
-
-def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table."""
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
-
-
-def by_arm(names: Iterable[str], cells: Sequence[Record], columns: Mapping[str, Callable[[list[Record]], str]]) -> str:
-    """A table with a line per arm that has results. ``columns``: heading -> what to say of an arm's results."""
-    found = {name: [cell for cell in cells if cell.get("arm") == name] for name in names}
-    rows = [[name, *(say(mine) for say in columns.values())] for name, mine in found.items() if mine]
-    return markdown(["arm", *columns], rows)
-
-
-def means(value: Callable[[Record], float | None], form: str = ".3f") -> Callable[[list[Record]], str]:
-    """A column of `by_arm`: mean and standard error of ``value`` over an arm's results."""
-    return lambda mine: with_error([value(cell) for cell in mine], form)
+    """Things that the study does not show, a line each."""
 
 
 def _write_csv(path: Path, cells: Sequence[Record]) -> None:

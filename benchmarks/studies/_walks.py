@@ -99,7 +99,7 @@ def play(
     sampling: torch.Generator,
 ) -> list[TrajectoryGroup]:
     """Groups of ``group_size`` walks with the same start and goal. ``plan_WK`` [W, MAX_STEPS]: which of ``policies`` plays step
-    k of walk w; ``versions``: what they are called."""
+    k of walk w; ``versions``: their policy versions."""
     num_walks = len(plan_WK)
     num_groups = num_walks // group_size
     ends = np.array([tasks.choice(NUM_CELLS, 2, replace=False) for _ in range(num_groups)])

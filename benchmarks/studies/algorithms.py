@@ -1,24 +1,25 @@
 """Algorithms side by side: one task set, one cloned policy to begin with, equal desktop steps.
 
-Each is what its file in configs/algorithms says, options and task settings included, except what would compare something else:
+Each has the options and task settings of its file in configs/algorithms, except settings that would compare something else:
 learning rate, temperature, batch (four groups) and minibatches are the same for all. GRPO-RoC samples groups of sixteen and
 trains on eight of each, DAPO samples on until enough groups teach something: at equal steps they have fewer updates, which is
-what their choice costs.
+the cost of their choice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from computerrl import PACKAGE
-from computerrl.benchmarks.studies._arms import Comparison
+from computerrl.benchmarks.studies import _arms
+from computerrl.benchmarks.studies._designs import WIDER, Arm, Comparison
 from computerrl.benchmarks.studies._plots import curves, figure
-from computerrl.benchmarks.studies._runs import WIDER, Arm, Record, mean_of
-from computerrl.benchmarks.studies._study import by_arm, mean_and_error, means
+from computerrl.benchmarks.studies._statistics import Record, by_arm, mean_and_error, mean_of, means
 
 FILES = {
     "step-level GRPO": "computerrl",
@@ -34,13 +35,6 @@ FILES = {
 SAME = {"optimizer", "num_minibatches", "groups_per_batch", "recipe", "entropulse"}
 """Parts of those files' sections `learner` that stay as they are in desktop.yaml."""
 TEMPERATURE = 0.7
-NUM_SEEDS = 3
-SETTINGS = {**WIDER, "learner.recipe.max_rl_env_steps": 2000}
-LIMITS = (
-    "Which algorithm is best: published learning rates and sizes differ by orders of magnitude, and one setting suits some.",
-    "What memories (DART, AdaGRPO, ARPO) give where successes are rare: here nearly all succeed at times from the start.",
-    "Differences of less than twice the errors shown; three seeds do not tell more.",
-)
 
 
 def _arm(name: str, file: str) -> Arm:
@@ -61,13 +55,13 @@ def table(cells: Sequence[Record]) -> str:
     successes = {arm.name: [cell["success"] or 0.0 for cell in cells if cell["arm"] == arm.name] for arm in ARMS}
     ranked = sorted((name for name in successes if successes[name]), key=lambda name: -mean_and_error(successes[name])[0])
     columns = {
-        "held-out success": means(lambda cell: cell["success"]),
+        "held-out success": means("success"),
         "training success, mean of the way": means(lambda cell: mean_of(cell, "success")),
-        "updates": means(lambda cell: cell["num_updates"], ".0f"),
+        "updates": means("num_updates", ".0f"),
         "entropy at the end": means(lambda cell: cell["updates"][-1]["entropy"], ".2f"),
-        "different solutions per success": means(lambda cell: cell["distinct_solutions"], ".2f"),
-        "steps per success": means(lambda cell: cell["steps_per_success"], ".2f"),
-        "seconds of RL": means(lambda cell: cell["rl_s"], ".0f"),
+        "different solutions per success": means("distinct_solutions", ".2f"),
+        "steps per success": means("steps_per_success", ".2f"),
+        "seconds of RL": means("rl_s", ".0f"),
     }
     return by_arm(ranked, cells, columns) + "\nMean and standard error over seeds, at equal desktop steps.\n"
 
@@ -76,7 +70,7 @@ def draw(path: Path, cells: Sequence[Record]) -> None:
     """Learning curves, and held-out success: bars have their curves' colours, so nine names need not cover the curves."""
     drawing, (left, right) = figure(2)
     names = [arm.name for arm in ARMS if any(cell["arm"] == arm.name for cell in cells)]
-    curves(left, cells, names, x="rl_env_steps", y="success", labels=("desktop steps of RL", "training success"))
+    curves(left, cells, names, x="rl_env_steps", y="success")
     left.get_legend().remove()
     colors = [line.get_color() for line in left.get_lines()]
     found = [mean_and_error([cell["success"] or 0.0 for cell in cells if cell["arm"] == name]) for name in names]
@@ -97,11 +91,15 @@ STUDY = Comparison(
     title="Algorithms side by side",
     question=__doc__ or "",
     arms=ARMS,
-    num_seeds=NUM_SEEDS,
-    settings=SETTINGS,
+    num_seeds=3,
+    settings={**WIDER, "learner.recipe.max_rl_env_steps": 2000},
     table=table,
     draw=draw,
-    limits=LIMITS,
-    quick_arms=["DART", "AgentRL"],
+    limits=(
+        "Which algorithm is best: published learning rates and sizes differ by orders of magnitude, and one setting suits some.",
+        "What memories (DART, AdaGRPO, ARPO) give where successes are rare: here nearly all succeed at times from the start.",
+        "Differences of less than twice the errors shown; three seeds do not tell more.",
+    ),
+    quick_arms=("DART", "AgentRL"),
 )
-run = STUDY.run
+run = partial(_arms.run, STUDY)

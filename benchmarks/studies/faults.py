@@ -19,37 +19,28 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from computerrl.benchmarks.studies import _runs
-from computerrl.benchmarks.studies._arms import Comparison
-from computerrl.benchmarks.studies._plots import bars, curves, figure
-from computerrl.benchmarks.studies._runs import KILLS_FILE, Arm, Record, RunFailed
-from computerrl.benchmarks.studies._study import by_arm, means
+from computerrl.benchmarks.studies import _arms, _runs
+from computerrl.benchmarks.studies._designs import QUICK, Arm, Bars, Comparison, Curves
+from computerrl.benchmarks.studies._runs import KILLS_FILE, RunFailed
+from computerrl.benchmarks.studies._statistics import against, greatest, means, total
 from computerrl.common.run_files.run_folder import PROCESSES_FILE
 from computerrl.launch.plan.run_names import is_finished
 
 UNDISTURBED, JOB = "undisturbed", "job restarted"
-ARMS = (Arm(UNDISTURBED), Arm("roles restarted"), Arm(JOB))
 ROLES = ("broker-0", "learner-0", "env_server-0", "actor-0")
-NUM_SEEDS = 3
 EVERY_S = 30.0
 QUICK_EVERY_S, QUICK_KILLS = 6.0, 2
-"""Of the quick form, whose runs are shorter than a start."""
+"""Interval and number of kills in the quick form, whose runs are shorter than a start."""
 PEACE_AFTER_S = 2700.0
-"""A run that is not done after so long meets no more kills: it would never end, and it counts with the time it took."""
-SETTINGS = {"learner.recipe.max_rl_env_steps": 2500, "learner.checkpoint_every_updates": 1, "supervisor.max_restarts": 1000}
-LIMITS = (
-    "Hosts that die with all that is on them, and networks that part: here processes die on one machine.",
-    "What start-up costs with models of many GPUs, which makes restarts of jobs far more expensive than here.",
-    "Failures as rare as real ones; one every 30 seconds is a torture, so that a run of minutes meets enough of them. One that "
-    f"is not done after {PEACE_AFTER_S / 60:.0f} minutes of it is left in peace.",
-)
+"""Time after which a run that is not done meets no more kills: it would never end. It counts with the time it took."""
 _POLL_S = 0.2
 
 
@@ -58,7 +49,7 @@ def disturbed(folder: Path, name: str, settings: Mapping[str, Any]) -> Path:
     run = folder / "runs" / name
     shutil.rmtree(run, ignore_errors=True)
     is_job = name.startswith(_runs.run_name(JOB, 0)[:-2])
-    is_quick = settings["model.name"] == _runs.QUICK["model.name"]
+    is_quick = settings["model.name"] == QUICK["model.name"]
     every_s, most = (QUICK_EVERY_S, QUICK_KILLS) if is_quick else (EVERY_S, math.inf)
     if name.startswith(UNDISTURBED):
         most = 0
@@ -83,8 +74,8 @@ def disturbed(folder: Path, name: str, settings: Mapping[str, Any]) -> Path:
 
 
 def kill_all(job: subprocess.Popen[bytes]) -> bool:
-    """SIGKILL the supervisor ``job``, with which its processes die; whoever starts it again before they are gone would find its
-    desktops and its lock taken. False when it has ended by itself."""
+    """SIGKILL the supervisor ``job``, with which its processes die, and wait until they are gone: a job that is started before
+    would find desktops and lock taken. False when the supervisor has ended by itself."""
     try:
         others = psutil.Process(job.pid).children(recursive=True)
     except psutil.NoSuchProcess:
@@ -97,7 +88,7 @@ def kill_all(job: subprocess.Popen[bytes]) -> bool:
 
 
 def kill_role(run: Path, role: str) -> bool:
-    """SIGKILL the process ``role`` of a run; False when there is none at this moment."""
+    """SIGKILL the process ``role`` of ``run``; False when there is none at this moment."""
     with suppress(OSError, ValueError, ProcessLookupError):
         pid = json.loads((run / "logs" / "latest" / PROCESSES_FILE).read_text()).get(role, {}).get("pid")
         if pid:
@@ -113,42 +104,31 @@ def _lives(process: psutil.Process) -> bool:
         return False
 
 
-def table(cells: Sequence[Record]) -> str:
-    """A line per arm."""
-    undisturbed = {cell["seed"]: cell["run_took_s"] for cell in cells if cell["arm"] == UNDISTURBED}
-    columns = {
-        "kills": means(lambda cell: cell["num_kills"], ".0f"),
-        "seconds": means(lambda cell: cell["run_took_s"], ".0f"),
-        "effective time": means(lambda cell: undisturbed[cell["seed"]] / cell["run_took_s"], ".0%"),
-        "held-out success": means(lambda cell: cell["success"]),
-        "updates": means(lambda cell: cell["num_updates"], ".0f"),
-        "trajectories lost": lambda mine: str(sum(cell["num_trajectories_lost"] for cell in mine)),
-        "trained twice": lambda mine: str(sum(cell["num_recorded_twice"] for cell in mine)),
-        "greatest age trained": lambda mine: str(max(cell["max_policy_age_trained"] for cell in mine)),
-    }
-    text = by_arm([arm.name for arm in ARMS], cells, columns)
-    return text + "\nMean and standard error over seeds; lost and twice: sums.\n"
-
-
-def draw(path: Path, cells: Sequence[Record]) -> None:
-    """Success over the run's time, and the time that each arm took."""
-    drawing, (left, right) = figure(2)
-    names = [arm.name for arm in ARMS]
-    curves(left, cells, names, x="rl_env_steps", y="success", labels=("desktop steps of RL", "training success"))
-    bars(right, cells, names, ("run_took_s",), label="seconds")
-    drawing.savefig(path, dpi=110)
-
-
 STUDY = Comparison(
     name="faults",
     title="Faults: roles restarted, job restarted",
     question=__doc__ or "",
-    arms=ARMS,
-    num_seeds=NUM_SEEDS,
-    settings=SETTINGS,
-    table=table,
-    draw=draw,
-    limits=LIMITS,
+    arms=(Arm(UNDISTURBED), Arm("roles restarted"), Arm(JOB)),
+    num_seeds=3,
+    settings={"learner.recipe.max_rl_env_steps": 2500, "learner.checkpoint_every_updates": 1, "supervisor.max_restarts": 1000},
+    columns={
+        "kills": means("num_kills", ".0f"),
+        "seconds": means("run_took_s", ".0f"),
+        "effective time": against(UNDISTURBED, lambda cell, other: other["run_took_s"] / cell["run_took_s"], ".0%"),
+        "held-out success": means("success"),
+        "updates": means("num_updates", ".0f"),
+        "trajectories lost": total("num_trajectories_lost"),
+        "trained twice": total("num_recorded_twice"),
+        "greatest age trained": greatest("max_policy_age_trained"),
+    },
+    note="Mean and standard error over seeds; lost and twice: sums.",
+    panels=(Curves("rl_env_steps", "success"), Bars(("run_took_s",), "seconds")),
+    limits=(
+        "Hosts that die with all that is on them, and networks that part: here processes die on one machine.",
+        "What start-up costs with models of many GPUs, which makes restarts of jobs far more expensive than here.",
+        "Failures as rare as real ones; one every 30 seconds is a torture, so that a run of minutes meets enough of them. A run "
+        f"that is not done after {PEACE_AFTER_S / 60:.0f} minutes is left in peace.",
+    ),
     how=disturbed,
 )
-run = STUDY.run
+run = partial(_arms.run, STUDY)

@@ -1,4 +1,4 @@
-"""Density and scale: how desktop steps per second grow with desktops and actors on one machine, and what stops them.
+"""Density and scale: how desktop steps per second grow with desktops and actors on one machine, and the limits.
 
 Twice: `desktops alone` plays scripted demonstrations of light tasks, without any model, which shows what desktops cost;
 `the loop` trains the language model, engines and learner beside the desktops on the same cores. Next to the loop stands what
@@ -21,8 +21,9 @@ import yaml
 
 from computerrl.benchmarks.studies import _runs
 from computerrl.benchmarks.studies._plots import figure
-from computerrl.benchmarks.studies._runs import Record, RunFailed
-from computerrl.benchmarks.studies._study import Page, Study, markdown, mean_and_error, with_error
+from computerrl.benchmarks.studies._runs import RunFailed
+from computerrl.benchmarks.studies._statistics import Record, markdown, mean_and_error, with_error
+from computerrl.benchmarks.studies._study import Page, Study
 from computerrl.launch.simulation.calibrate import calibrate
 from computerrl.launch.simulation.cluster import Cluster
 from computerrl.launch.simulation.what_if import Setting
@@ -34,8 +35,8 @@ LOOP_DESKTOPS = (1, 2, 4, 8, 16)
 CALIBRATED = (4, 1)
 LARGE = (1000, 64)
 _STARTING_EPISODES, _WARM_EPISODES = 16, 6
-"""Per desktop, before measuring begins: about what those that are up play until the last one is, which takes two minutes with 32
-desktops on two cores and halves what is played; and, from there, until each family's application runs everywhere."""
+"""Episodes per desktop before measuring begins: about as many as the first desktops play until the last one is up, which takes
+two minutes with 32 desktops on two cores and halves the rate; and, from there, until all applications run everywhere."""
 _MEASURED_EPISODES, _MIN_EPISODES = 9, 90
 """Per desktop, and in all; the last one of each desktop does not count, for others are done by then."""
 _MEMORY_MB = 350
@@ -75,7 +76,7 @@ def _pairs(desktops: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _measure(folder: Path, kind: str, desktops: int, actors: int, *, seed: int, quick: bool) -> Record:
-    """One point: steps per second, and what the machine did meanwhile."""
+    """One point: steps per second, and the load of the machine meanwhile."""
     settings: dict[str, Any] = {
         "desktop.num_desktops": desktops,
         "actor.num_actors": actors,
@@ -124,7 +125,7 @@ def _measure(folder: Path, kind: str, desktops: int, actors: int, *, seed: int, 
 
 
 def all_started(run_folder: Path, desktops: int) -> float:
-    """When so many desktops were up for the first time, in Unix seconds. Raises `RunFailed` when they never were."""
+    """Unix seconds at which ``desktops`` desktops were up for the first time. Raises `RunFailed` when they never were."""
     lines = RunLogs(run_folder, Choice(processes=("env_server",))).read()
     starts = sorted(line.at for line in lines if line.text.startswith("desktop.started "))
     if len(starts) < desktops:
@@ -182,7 +183,7 @@ def _predicted(cells: Sequence[Record]) -> dict[str, float]:
 
 
 def _points(cells: Sequence[Record]) -> list[tuple[tuple[str, int, int], list[Record]]]:
-    """((kind, actors, desktops), results of all seeds), in that order."""
+    """((kind, actors, desktops), results of all seeds), sorted."""
     found: dict[tuple[str, int, int], list[Record]] = {}
     for cell in cells:
         found.setdefault((cell["kind"], cell["actors"], cell["desktops"]), []).append(cell)

@@ -26,7 +26,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from computerrl.benchmarks.studies._study import Page, Record, Study, markdown, mean_and_error
+from computerrl.benchmarks.studies._statistics import Record, markdown, mean_and_error
+from computerrl.benchmarks.studies._study import Page, Study
 from computerrl.benchmarks.studies._walks import MAX_STEPS, WalkPolicy, play
 from computerrl.common.config import AlgorithmConfig, LearnerConfig
 from computerrl.common.config.learner import StalenessConfig
@@ -60,7 +61,7 @@ class Settings:
     num_groups: int = 16
     group_size: int = 8
     num_minibatches: int = 16
-    """Many small steps an update, as in PPO: what naive loses is that its clip counts from the policy that sampled."""
+    """Many small steps an update, as in PPO: naive loses because its clip counts from the policy that sampled."""
     lr: float = 1.5e-3
     max_grad_norm: float = 1.0
     evaluate_every: int = 20

@@ -14,28 +14,16 @@ AReaL's table (arXiv 2505.24298, AIME24, naive / decoupled): eta 0 42.0; 1 41.8 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from computerrl.benchmarks.studies._arms import Comparison
+from computerrl.benchmarks.studies import _arms
+from computerrl.benchmarks.studies._designs import WIDER, Arm, Comparison
 from computerrl.benchmarks.studies._plots import curves, figure
-from computerrl.benchmarks.studies._runs import WIDER, Arm, Record, mean_of
-from computerrl.benchmarks.studies._study import markdown, mean_and_error, with_error
+from computerrl.benchmarks.studies._statistics import Record, markdown, mean_and_error, mean_of, with_error
 
 ETAS = (0, 1, 2, 4, 8, 16)
 CORRECTIONS = {"naive": "none", "decoupled": "decoupled"}
-NUM_SEEDS = 2
-SETTINGS = {
-    **WIDER,
-    "learner.groups_per_batch": 2,
-    "learner.staleness.mode": "admit",
-    "learner.recipe.max_rl_env_steps": 2000,
-    "learner.optimizer.lr": 3e-5,
-}
-LIMITS = (
-    "More seeds than two: differences of less than twice the errors shown are noise.",
-    "Long training: an eta of 16 has had new weights three times when the steps are used up.",
-    "Ages as a busy cluster makes them, where each token's differs; here whole stretches of updates share one.",
-)
 
 
 def _name(variant: str, eta: int) -> str:
@@ -113,7 +101,7 @@ def draw(path: Path, cells: Sequence[Record]) -> None:
         axes.grid(alpha=0.3)
         axes.legend()
     names = [ARMS[0].name, *(_name(variant, ETAS[-1]) for variant in CORRECTIONS)]
-    curves(right, cells, names, x="rl_env_steps", y="success", labels=("desktop steps of RL", "training success"))
+    curves(right, cells, names, x="rl_env_steps", y="success")
     drawing.savefig(path, dpi=110)
 
 
@@ -122,11 +110,21 @@ STUDY = Comparison(
     title="Stale rollouts on real desktops",
     question=__doc__ or "",
     arms=ARMS,
-    num_seeds=NUM_SEEDS,
-    settings=SETTINGS,
+    num_seeds=2,
+    settings={
+        **WIDER,
+        "learner.groups_per_batch": 2,
+        "learner.staleness.mode": "admit",
+        "learner.recipe.max_rl_env_steps": 2000,
+        "learner.optimizer.lr": 3e-5,
+    },
     table=table,
     draw=draw,
-    limits=LIMITS,
-    quick_arms=[ARMS[-2].name, ARMS[-1].name],
+    limits=(
+        "More seeds than two: differences of less than twice the errors shown are noise.",
+        "Long training: an eta of 16 has had new weights three times when the steps are used up.",
+        "Ages as a busy cluster makes them, where each token's differs; here whole stretches of updates share one.",
+    ),
+    quick_arms=(ARMS[-2].name, ARMS[-1].name),
 )
-run = STUDY.run
+run = partial(_arms.run, STUDY)

@@ -19,7 +19,17 @@ from computerrl.launch.commands import cluster as cli_cluster
 from computerrl.launch.commands import roles as cli_roles
 from computerrl.launch.commands import watch as cli_watch
 from computerrl.launch.commands.config import show_config
-from computerrl.launch.commands.options import SET, ConfigFile, Host, Number, SectionedGroup, Site, print_resolved, with_config
+from computerrl.launch.commands.options import (
+    SET,
+    ConfigFile,
+    Host,
+    MeasuringCommand,
+    Number,
+    SectionedGroup,
+    Site,
+    print_resolved,
+    with_config,
+)
 from computerrl.launch.commands.simulate import simulate
 
 if TYPE_CHECKING:
@@ -242,7 +252,7 @@ def desktop(*, lists: bool, **options: Any) -> None:
     sys.exit(run_desktop(DesktopOptions(**options)))
 
 
-@click.command(short_help="Run a benchmark: how fast something is.")
+@click.command(cls=MeasuringCommand, kind="benchmark", short_help="Run a benchmark: how fast something is.")
 @click.argument("name", required=False)
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the rows to this file.")
 @click.option("--quick", is_flag=True, help="End within a minute, with a wider spread.")
@@ -251,6 +261,7 @@ def bench(name: str | None, json_file: Path | None, *, quick: bool) -> None:
 
     \b
     computerrl bench
+    computerrl bench broker --help
     computerrl bench broker --quick
     """
     from computerrl.launch.commands.measure import run_bench
@@ -258,7 +269,7 @@ def bench(name: str | None, json_file: Path | None, *, quick: bool) -> None:
     sys.exit(run_bench(name, json_file=json_file, quick=quick))
 
 
-@click.command(short_help="Run a study: the effect of a choice on training.")
+@click.command(cls=MeasuringCommand, kind="study", short_help="Run a study: the effect of a choice on training.")
 @click.argument("name", required=False)
 @click.option("--seeds", "num_seeds", type=click.IntRange(1, 100), help="Number of runs of each arm. Default: that of the study.")
 @click.option("--out", "folder", type=click.Path(path_type=Path, file_okay=False), help="Output folder. Default: studies/NAME.")
@@ -277,6 +288,7 @@ def study(name: str | None, folder: Path | None, num_seeds: int | None, results:
 
     \b
     computerrl study
+    computerrl study asynchrony --help
     computerrl study asynchrony
     computerrl study staleness --quick --out /tmp/staleness
     computerrl study entropulse --seeds 8 --results docs/data/entropulse.json

@@ -1,10 +1,10 @@
-"""`computerrl bench NAME` and `computerrl study NAME`. A benchmark measures how fast something is, a study its effect on
-training.
+"""`computerrl bench NAME` and `computerrl study NAME`: a benchmark measures speed, a study the effect of a choice on training.
 
-A benchmark is a file of benchmarks/ with a docstring and `run(quick: bool) -> list[dict]`, whose rows are printed as a table and
-written as JSON; each has name, value, unit, spread, target, better ("lower" or "higher"), and where there is a baseline peer,
-peer_value, ratio. A study is a file of benchmarks/studies/ with a docstring and `run(folder: Path, *, quick: bool, num_seeds: int
-| None) -> None`, which writes a folder with data, a table and a plot.
+A benchmark is a file of a folder of benchmarks/ with a docstring and `run(quick: bool) -> list[dict]`. The rows are printed as a
+table and written as JSON; each has name, value, unit, spread, target, better ("lower" or "higher"), and where there is a baseline
+peer, peer_value, ratio. A study is a file of benchmarks/studies/ with a docstring and `run(folder: Path, *, quick: bool,
+num_seeds: int | None) -> None`, or an entry of the catalogue there. It writes a folder with data, a table and a plot. Files whose
+name begins with `_` are neither.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from computerrl import PACKAGE
 from computerrl.common.errors import ConfigError, Problem
@@ -24,52 +24,74 @@ from computerrl.common.errors import ConfigError, Problem
 BENCHMARKS = PACKAGE / "benchmarks"
 STUDIES = BENCHMARKS / "studies"
 COLUMNS = ("name", "value", "unit", "spread", "target", "better", "peer", "peer_value", "ratio")
+Kind = Literal["benchmark", "study"]
 
 
-def names_in(folder: Path) -> list[str]:
-    """Names of all benchmarks or studies in ``folder``, sorted."""
-    return sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("_"))
+def _files(kind: Kind) -> dict[str, Path]:
+    """Name -> file of every benchmark, or of every study that has a file."""
+    found = STUDIES.glob("*.py") if kind == "study" else (path for path in BENCHMARKS.glob("*/*.py") if path.parent != STUDIES)
+    return {path.stem: path for path in found if not path.stem.startswith("_")}
 
 
-def _print_list(folder: Path) -> None:
-    for name in names_in(folder):
-        doc = ast.get_docstring(ast.parse((folder / f"{name}.py").read_text(encoding="utf-8"))) or ""
-        print(f"{name:24} {doc.splitlines()[0] if doc else ''}")
+def texts(kind: Kind) -> dict[str, str]:
+    """Name -> text of every benchmark or study, by name. Files are read, not imported: many import much."""
+    found = {name: ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "" for name, path in _files(kind).items()}
+    if kind == "study":
+        from computerrl.benchmarks.studies._catalogue import DESIGNS
+
+        found |= {name: design.question.strip() for name, design in DESIGNS.items()}
+    return dict(sorted(found.items()))
 
 
-def _module(folder: Path, name: str) -> Any:
-    names = names_in(folder)
-    if name not in names:
-        kind = "study" if folder == STUDIES else "benchmark"
-        raise ConfigError([Problem("NAME", f"there is no {kind} {name!r}", f"use one of {', '.join(names)}")])
-    return importlib.import_module(".".join(["computerrl", *folder.relative_to(PACKAGE).parts, name]))
+def _require(kind: Kind, name: str) -> None:
+    """Raise `ConfigError` for a name of no benchmark or study."""
+    found = texts(kind)
+    if name not in found:
+        raise ConfigError([Problem("NAME", f"there is no {kind} {name!r}", f"use one of {', '.join(found)}")])
+
+
+def _print_list(kind: Kind) -> None:
+    for name, text in texts(kind).items():
+        print(f"{name:24} {text.partition(chr(10))[0]}")
+
+
+def _module(kind: Kind, name: str) -> Any:
+    return importlib.import_module(".".join(["computerrl", *_files(kind)[name].relative_to(PACKAGE).with_suffix("").parts]))
 
 
 def run_study(name: str | None, *, folder: Path | None, quick: bool, num_seeds: int | None, results: Path | None = None) -> None:
-    """Run ``name`` (or list all when None) into ``folder`` (None: studies/NAME below the current one, with ``quick``
-    studies/NAME-quick), beginning with ``results``, a data.json of it.
+    """Run ``name`` (or list all when None) into ``folder``, beginning with ``results``, a data.json that the study wrote.
 
-    Raises `ConfigError` for an unknown name, and for results of something else.
+    ``folder``: None: studies/NAME below the current folder, with ``quick`` studies/NAME-quick. Raises `ConfigError` for an
+    unknown name, and for results of another study.
     """
     if name is None:
-        _print_list(STUDIES)
+        _print_list("study")
         return
-    study = _module(STUDIES, name)
+    from computerrl.benchmarks.studies import _catalogue
+
+    _require("study", name)
     place = folder or Path("studies") / (f"{name}-quick" if quick else name)
     if results is not None:
-        importlib.import_module("computerrl.benchmarks.studies._study").restore(place, results, name=name)
-    study.run(place, quick=quick, num_seeds=num_seeds)
+        from computerrl.benchmarks.studies._study import restore
+
+        restore(place, results, name=name)
+    if name in _catalogue.DESIGNS:
+        _catalogue.run(_catalogue.DESIGNS[name], place, quick=quick, num_seeds=num_seeds)
+    else:
+        _module("study", name).run(place, quick=quick, num_seeds=num_seeds)
 
 
 def run_bench(name: str | None, *, json_file: Path | None, quick: bool) -> int:
     """Run ``name``, or list all benchmarks when it is None. Returns the exit code. Raises `ConfigError` for an unknown name.
 
-    The exit code is 1 when a row misses its target and the module says `GUARANTEED = True`.
+    The exit code is 1 when a row misses its target and the module has `GUARANTEED = True`.
     """
     if name is None:
-        _print_list(BENCHMARKS)
+        _print_list("benchmark")
         return 0
-    module = _module(BENCHMARKS, name)
+    _require("benchmark", name)
+    module = _module("benchmark", name)
     started = time.perf_counter()
     rows = [complete(row) for row in module.run(quick)]
     print_rows(name, rows, took_s=time.perf_counter() - started, quick=quick)
@@ -84,7 +106,7 @@ def run_bench(name: str | None, *, json_file: Path | None, quick: bool) -> int:
 
 
 def complete(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with all columns. Missing ones are None; the ratio to the peer is computed when both values are given."""
+    """``row`` with all columns, the missing ones None; the ratio to the peer is computed when both values are there."""
     unknown = row.keys() - set(COLUMNS)
     assert not unknown, f"unknown columns {sorted(unknown)} in a benchmark's row"
     full = {column: row.get(column) for column in COLUMNS}
@@ -102,11 +124,11 @@ def meets(row: Mapping[str, Any]) -> bool | None:
 
 
 _LOG_WIDTH = 180
-"""Columns of a table that is not printed to a terminal."""
+"""Width in characters of a table that is not printed to a terminal."""
 
 
 def print_rows(name: str, rows: Sequence[Mapping[str, Any]], *, took_s: float, quick: bool) -> None:
-    """Print ``rows`` as a table."""
+    """Print the table of ``rows``."""
     from rich.console import Console
     from rich.table import Table
 

@@ -18,6 +18,7 @@ from computerrl.launch.plan.config_files import EXAMPLE, find_config, find_site,
 
 if TYPE_CHECKING:
     from computerrl.common.config import RunConfig
+    from computerrl.launch.commands.measure import Kind
 
 
 class ConfigFile(click.ParamType):
@@ -144,6 +145,26 @@ def print_resolved(config: RunConfig, *, path: Path) -> None:
     import yaml
 
     click.echo(f"# {path}, resolved\n{yaml.safe_dump(config.model_dump(mode='json'), sort_keys=False)}")
+
+
+class MeasuringCommand(click.Command):
+    """A command that takes the name of a benchmark or of a study; with a name, its help has the text of that one as well."""
+
+    def __init__(self, *args: Any, kind: Kind, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.kind = kind
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta["words"] = list(args)
+        return super().parse_args(ctx, args)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from computerrl.launch.commands.measure import texts
+
+        found = texts(self.kind)
+        for name in filter(found.__contains__, ctx.meta["words"]):
+            with formatter.section(f"The {self.kind} {name}"):
+                formatter.write_text(found[name])
 
 
 class SectionedGroup(click.Group):

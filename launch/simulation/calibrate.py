@@ -18,12 +18,12 @@ from computerrl.launch.simulation.workload import Episode, RecordedWorkload
 
 MIN_EPISODES, MIN_UPDATES = 16, 3
 Pair = tuple[dict[str, Any], dict[str, Any]]
-"""An update and the one after it."""
+"""An update and its successor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the run itself did while it trained by RL."""
+    """Figures of the run itself while it trained by RL."""
 
     duration_s: float
     num_updates: int
@@ -36,7 +36,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A run, as the model takes it."""
+    """A recorded run as workload and cluster of the model."""
 
     config: RunConfig
     cluster: Cluster
@@ -45,10 +45,10 @@ class Calibration:
 
 
 def calibrate(run: Path, *, crowding: float) -> Calibration:
-    """Raises `ConfigError` naming what the run lacks.
+    """The model of ``run``. Raises `ConfigError` naming the part that the run lacks.
 
-    Answers were measured among others: what one takes alone is what it took divided by its crowding then. ``crowding`` itself
-    cannot be seen in a run of one size, and only matters where the number of episodes per engine is changed.
+    Completions were measured among others: the time of one alone is its measured time divided by the crowding then. ``crowding``
+    itself cannot be seen in a run of one size, and only matters where the number of episodes per engine is changed.
     """
     folder = RunFolder(run)
     config = load_config(folder.resolved_config)

@@ -1,4 +1,4 @@
-"""How many of everything a simulated run has, how long the learner takes, and what fails how often: assumptions, unless
+"""Numbers of desktops and actors of a simulated run, times of the learner, rates of failures: assumptions, unless
 calibrated."""
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from computerrl.common.errors import ConfigError, Problem
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """Mean times between failures of one of each, seconds; None: never. All exponential."""
+    """Mean times between failures of one part of each kind, seconds, exponentially distributed; None: it never fails."""
 
     desktop_mtbf_s: float | None = None
     desktop_repair_s: float = 10.0
-    """Recycling; its episode is given back to the broker."""
+    """Time of recycling; the episode goes back to the broker."""
     actor_mtbf_s: float | None = None
     actor_repair_s: float = 60.0
-    """Restart and model load; its episodes are played again."""
+    """Time of restart and model load; the actor's episodes are played again."""
     learner_mtbf_s: float | None = None
     learner_repair_s: float = 120.0
-    """Restart and model load; then the updates since the last checkpoint are made again."""
+    """Time of restart and model load; then the updates since the last checkpoint are made again."""
     job_restarts: bool = False
-    """Any failure of an actor or of the learner stops everything, and all start anew together (what systems without repair of
-    single roles do)."""
+    """Any failure of an actor or of the learner stops everything, and all start anew together, as in systems
+    without repair of single roles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The parts of a run."""
+    """The parts of a simulated run."""
 
     num_desktops: int = 64
     num_actors: int = 4
@@ -37,23 +37,23 @@ class Cluster:
     crowding: float = 0.03
     """With n completions under way each takes 1 + crowding * (n - 1) times as long as alone: 0 is perfect batching, 1 none."""
     train_fixed_s: float = 5.0
-    """Of each update."""
+    """Fixed time of each update."""
     train_step_s: float = 0.05
-    """For each step of a batch."""
+    """Time for each step of a batch."""
     overhead_s: float = 1.0
-    """Of each update: records, snapshot, publishing."""
+    """Time around each update: records, snapshot, publishing."""
     weight_s: float = 3.0
-    """From the end of an update until engines have its weights; they go on meanwhile."""
+    """Time from the end of an update until engines have its weights; engines go on meanwhile."""
     load_stall_s: float = 0.5
-    """Engines stand still so long for new weights."""
+    """Time that engines stand still for new weights."""
     actors_load_in_turn: bool = False
-    """One after the other, each `load_stall_s` after the one before, instead of all at once."""
+    """Actors load weights one after the other, each `load_stall_s` after the one before, instead of all at once."""
     pauses_while_training: bool = False
     """Engines stand still during updates: learner and engines share their GPUs."""
     drains_for_weights: bool = False
     """An engine takes new weights only when its episodes are through, and begins none before (no partial rollouts)."""
     waves: Literal["rollout", "task"] = "rollout"
-    """When a desktop may be used again: `rollout`: at once; `task`: when all rollouts of its group are through."""
+    """Time at which a desktop is free. `rollout`: after its rollout; `task`: after all rollouts of its group."""
     checkpoint_every_updates: int = 5
     failures: Failures = field(default_factory=Failures)
 
@@ -75,7 +75,7 @@ class Cluster:
         return self.num_desktops // self.num_actors + (actor < self.num_desktops % self.num_actors)
 
     def assumptions(self) -> dict[str, str]:
-        """In words, with units."""
+        """The assumptions in words, with units."""
         fail = self.failures
         mtbf = {"desktop": fail.desktop_mtbf_s, "actor": fail.actor_mtbf_s, "learner": fail.learner_mtbf_s}
         shown = ", ".join(f"{name} every {seconds:g} s" for name, seconds in mtbf.items() if seconds) or "none"

@@ -1,5 +1,5 @@
-"""One engine and the episodes that share it. An episode waits for its desktop or for an answer; the more wait for answers, the
-longer each takes.
+"""One engine and the episodes that share it. An episode waits for its desktop or for a completion; the more of them wait for
+completions, the longer each takes.
 
 Steps are not played one by one: with m episodes in play of which a share gamma of their own time is generation, n of them
 generate at a time, each slowed by x = 1 + crowding (n - 1), where n = m gamma x / (1 - gamma + gamma x). All then progress at the
@@ -13,11 +13,11 @@ import heapq
 from typing import Any
 
 _ITERATIONS = 4
-"""Of the fixed point's search, which starts from the last one: one episode more or less moves it little."""
+"""Iterations of the search for the fixed point, which starts from the last one: one episode more or less moves it little."""
 
 
 class Engine:
-    """Progress in seconds of an episode's own time; the owner tells the time and asks when the next episode is through."""
+    """Progress in seconds of an episode's own time; the owner gives the time and schedules the end of the next episode."""
 
     def __init__(self, *, crowding: float) -> None:
         self._crowding = crowding
@@ -30,14 +30,14 @@ class Engine:
         self._total_s = 0.0
         self._num_pauses = 0
         self._slowed = 1.0
-        """How much longer an answer takes than alone; where the next search for the fixed point starts."""
+        """How much longer a completion takes than alone; where the next search for the fixed point starts."""
         self._count = 0
         self.num_generating = 0.0
-        """Now, in the mean."""
+        """Mean number of completions under way now."""
         self.epoch = 0
-        """Goes up when `next_end` has changed."""
+        """Number that grows when `next_end` has changed."""
         self.generating_integral = 0.0
-        """Of ``num_generating`` over time."""
+        """Integral of ``num_generating`` over time."""
 
     def __len__(self) -> int:
         return len(self._playing)

@@ -1,4 +1,4 @@
-"""What came out of a simulated run, and what held it back. Pure."""
+"""Figures of a simulated run, and its bottleneck. Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from computerrl.launch.simulation.loop import Simulation
 
 _BUSY = 0.9
-"""A stage that works so much of its time holds up the others."""
+"""Share of its time above which a working stage holds up the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one simulated run; rates per simulated time."""
+    """Figures of one simulated run; rates are per simulated time."""
 
     duration_s: float
     env_steps_per_s: float
@@ -23,21 +23,21 @@ class Figures:
     mean_age: float
     """Versions, over all steps that reached an update, as the learner counts it."""
     little_age: float
-    """By Little's law with versions for a clock: steps between sampling and training at a publication, divided by steps trained
-    in an update. Counted from the episodes' progress, apart from ``mean_age``, which looks at version stamps."""
+    """Mean age by Little's law, measured in versions instead of seconds: steps between sampling and training at a publication,
+    divided by steps trained in an update. Counted by the episodes' progress, not by version stamps as ``mean_age``."""
     max_age: int
     too_old_share: float
-    """Of steps that reached an update."""
+    """Share of the steps that reached an update."""
     desktop_use: float
     """Share of desktop time in episodes; the rest waits for work (the staleness bound) or for repair."""
     engine_use: float
-    """Answers under way by slots: what the engines' load is made of."""
+    """Completions under way divided by slots: the load of the engines."""
     learner_use: float
     """Share of time in training."""
     waiting_share: float
     """Share of slot time without work."""
     lost_share: float
-    """Of episodes, played in vain."""
+    """Share of the episodes that were lost with a desktop or an actor."""
     effective_share: float
     """Share of time in which the learner was up and not repeating updates."""
     median_episode_s: float
@@ -45,12 +45,12 @@ class Figures:
     bottleneck: str
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The figures, JSON-ready."""
         return asdict(self)
 
 
 def figures_of(simulation: Simulation) -> Figures:
-    """Of a simulation that was played."""
+    """Figures of a simulation that was played."""
     counts, cluster, duration_s = simulation.counts, simulation.cluster, simulation.now
     steps_seen = sum(counts.ages.values())
     slot_s = cluster.num_desktops * duration_s
@@ -87,7 +87,7 @@ def _down_share(simulation: Simulation) -> float:
 
 
 def _bottleneck(simulation: Simulation, *, learner_use: float, waiting: float, generating: float) -> str:
-    """The part whose speed-up would help, in words."""
+    """Name of the part whose speed-up would help, with its share of time."""
     counts = simulation.counts
     overhead = simulation.cluster.overhead_s * counts.updates / simulation.now
     if learner_use + overhead > _BUSY:

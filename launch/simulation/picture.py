@@ -1,4 +1,4 @@
-"""What a simulated run looks like: stages of the learner and of some slots over time, and how old trained steps were."""
+"""Picture of a simulated run: stages of the learner and of some slots over time, and the ages of trained steps."""
 
 from __future__ import annotations
 

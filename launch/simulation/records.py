@@ -1,4 +1,4 @@
-"""What a simulated run keeps: episodes under way, stages for a picture, counts. Holds no rules."""
+"""Records of a simulated run: episodes under way, stages for a picture, counts. They hold no rules."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ class Play:
     slot: int
     asked_s: float
     began_s: float = 0.0
-    """First step."""
+    """Beginning of the first step; 0 before."""
     ended_s: float = 0.0
+    """End of the last step; 0 before."""
     gone: bool = False
-    """Lost with its desktop or actor."""
+    """The episode was lost with its desktop or actor."""
 
 
 @dataclass(slots=True)
@@ -38,27 +39,29 @@ class Span:
 
 @dataclass(slots=True)
 class Counts:
-    """What is counted while it runs."""
+    """Counts of a run."""
 
     episodes: int = 0
     steps: int = 0
-    """Of finished episodes."""
+    """Steps of finished episodes."""
     episodes_lost: int = 0
-    """Played in vain: their desktop or actor failed."""
+    """Episodes whose desktop or actor failed."""
+    num_waiting_steps: int = 0
+    """Steps of finished episodes that are in no update yet."""
     updates: int = 0
     steps_trained: int = 0
     steps_too_old: int = 0
     ages: Counter[int] = field(default_factory=Counter)
-    """Age in versions when trained -> steps, those too old included."""
+    """Age in versions when trained -> steps; steps that are too old are included."""
     train_s: float = 0.0
     learner_down_s: float = 0.0
     actors_down_s: float = 0.0
-    """Added up over actors."""
+    """Seconds added up over actors."""
     idle_slot_s: float = 0.0
-    """Slots without work: the staleness bound held them back, or there was none."""
+    """Time of slots without work, held back by the staleness bound for example."""
     reset_s: float = 0.0
     evaluate_s: float = 0.0
     occupancy_sum: float = 0.0
-    """Steps sampled and not yet trained, added up over publications."""
+    """Steps sampled and not yet trained at a publication, added up over publications."""
     publications: int = 0
     episode_s: list[float] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Published comparisons, played by this model: what remains of a published factor under the assumptions written beside it.
+"""Published comparisons, played by this model: the part of a published factor that remains under the assumptions beside it.
 
 These are model replays, not reproductions: nothing of the compared systems runs. Schedules are taken from the papers, sizes and
 times mostly are not stated there and are assumed; nothing is tuned until the numbers agree.
@@ -18,7 +18,7 @@ from computerrl.launch.simulation.workload import AssumedWorkload
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A published factor and ours."""
+    """A published factor and the model's."""
 
     what: str
     published: float
@@ -32,7 +32,7 @@ class Replay:
     name: str
     source: str
     settings: tuple[Setting, ...]
-    """The first is what the others are compared with."""
+    """Settings of the comparison; the first is the baseline."""
     duration_s: float
     assumptions: tuple[str, ...]
     judge: Callable[[list[Figures]], tuple[Row, ...]]
@@ -68,9 +68,9 @@ def areal() -> Replay:
         ),
         8 * 3600.0,
         (
-            "paper: generation and training on separate GPUs, three quarters for generation; new weights interrupt answers",
-            "assumed: 16 GPUs, 512 answers a batch, their lengths lognormal with sigma 1 cut at 8 times the mean",
-            "assumed: an engine slows by 2 % for each further answer under way; an update takes 400 GPU-seconds times 4",
+            "paper: generation and training on separate GPUs, three quarters for generation; new weights interrupt completions",
+            "assumed: 16 GPUs, 512 completions a batch, their lengths lognormal with sigma 1 cut at 8 times the mean",
+            "assumed: an engine slows by 2 % for each further completion under way; an update takes 400 GPU-seconds times 4",
         ),
         lambda rows: (Row("updates per hour", 2.77, rows[1].updates_per_h / rows[0].updates_per_h),),
     )
@@ -136,7 +136,8 @@ def verl() -> Replay:
         8 * 3600.0,
         (
             "documentation: the rungs, and half of the GPUs for each side",
-            "assumed: 16 engines stand for all GPUs, 512 answers a batch, lengths lognormal, sigma 1.1, cut at 10 times the mean",
+            "assumed: 16 engines stand for all GPUs, 512 completions a batch, lengths lognormal, sigma 1.1, "
+            "cut at 10 times the mean",
             "assumed: an update takes 180 s on all GPUs and 360 s on half of them",
         ),
         lambda rows: (

@@ -1,4 +1,4 @@
-"""The same run with one thing changed at a time: what it would bring. Pure; each row is a simulation of its own."""
+"""Effect of one changed setting at a time on a simulated run. Pure; each row is a simulation of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from computerrl.launch.simulation.workload import AnyWorkload, with_stragglers
 Progress = Callable[[str, float], None]
 """Called with a setting's name and the share of its time that is simulated."""
 KNEE = 0.5
-"""Desktops per GPU are worth their while as long as twice as many bring at least this share of twice the steps."""
+"""Share of twice the steps that twice as many desktops per GPU must bring at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +27,13 @@ class Setting:
     workload: AnyWorkload
 
     def run(self, duration_s: float, *, seed: int, on_progress: Progress = lambda name, share: None) -> Figures:
-        """Its figures."""
+        """Simulate it; gives the figures."""
         simulation = Simulation(self.config, self.cluster, self.workload, seed=seed)
         return figures_of(simulation.play(duration_s, on_progress=lambda share: on_progress(self.name, share)))
 
 
 def variations(base: Setting) -> Iterator[Setting]:
-    """``base`` and what is changed, one at a time."""
+    """``base``, and ``base`` with one change at a time."""
     cluster, eta, batch = base.cluster, base.config.broker.eta, base.config.learner.groups_per_batch
     yield replace(base, name="as asked")
     for other in sorted({0, 1, 2 * eta, 2 * eta + 2} - {eta}):

@@ -13,11 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from computerrl.benchmarks.studies import _runs
+from computerrl.benchmarks.studies._catalogue import DESIGNS, run
+from computerrl.benchmarks.studies._designs import QUICK, Comparison, Generalist
 
 ROOT = Path(__file__).resolve().parents[2]
 SERIAL: Mapping[str, Any] = {
-    **_runs.QUICK,
+    **QUICK,
     "mode": "serial",
     "desktop.driver": "scripted",
     "desktop.memory_per_desktop_mb": 1,
@@ -40,9 +41,13 @@ def quick_study(folder: Path, name: str) -> list[dict[str, Any]]:
 
 def serial_study(folder: Path, name: str, **changes: Any) -> list[dict[str, Any]]:
     """The results of a quick form in serial mode on imitated desktops; ``changes``: other fields of the study."""
-    study = importlib.import_module(f"benchmarks.studies.{name}").STUDY
-    replace(study, **{"quick": SERIAL, **changes}).run(folder / "out", quick=True, num_seeds=None)
+    run(replace(design_of(name), **{"quick": SERIAL, **changes}), folder / "out", quick=True, num_seeds=None)
     return written(folder / "out", name)
+
+
+def design_of(name: str) -> Comparison | Generalist:
+    """The design of a study: of the catalogue, or of its file."""
+    return DESIGNS[name] if name in DESIGNS else importlib.import_module(f"computerrl.benchmarks.studies.{name}").STUDY
 
 
 def written(out: Path, name: str) -> list[dict[str, Any]]:

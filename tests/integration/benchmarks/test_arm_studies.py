@@ -5,7 +5,6 @@ The arms of all studies are played serially on imitated desktops; the study of f
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,8 +13,9 @@ from typing import Any
 import pytest
 
 from computerrl.benchmarks.studies import _runs
+from computerrl.benchmarks.studies._designs import Comparison
 from computerrl.launch.run.serial import SerialRun
-from tests.support.quick_study import SERIAL, quick_study, serial_study
+from tests.support.quick_study import SERIAL, design_of, quick_study, serial_study
 
 COMPARISONS = ("asynchrony", "entropulse", "staleness_desktops", "api_gui", "algorithms", "faults")
 
@@ -53,7 +53,8 @@ def test_quick_study_trains_its_quick_arms_serially(tmp_path: Path, name: str) -
 def test_quick_study_trains_every_arm_serially(tmp_path: Path, name: str) -> None:
     cells = serial_study(tmp_path, name, quick_arms=(), **changes_of(name))
     check_cells(cells, name)
-    study = importlib.import_module(f"benchmarks.studies.{name}").STUDY
+    study = design_of(name)
+    assert isinstance(study, Comparison)
     assert [cell["arm"] for cell in cells] == [arm.name for arm in study.arms]
     page = (tmp_path / "out" / "README.md").read_text()
     settings = json.loads((tmp_path / "out" / "data.json").read_text())["settings"]

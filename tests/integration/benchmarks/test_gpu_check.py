@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from computerrl.benchmarks import gpu_check
+from computerrl.benchmarks.learner import gpu_check
 from computerrl.common.errors import ConfigError
 from computerrl.learner.model.attention_varlen import VarlenLayout
 from computerrl.learner.model.batching import make_packs

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from computerrl.benchmarks._slurm_cluster import SlurmCluster, slurm_cluster
+from computerrl.benchmarks.launch._slurm_cluster import SlurmCluster, slurm_cluster
 from computerrl.common.metrics import read_json_lines
 from computerrl.launch.supervision import processes
 

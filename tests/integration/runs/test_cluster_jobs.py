@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from computerrl.benchmarks._slurm_cluster import SlurmCluster, missing, slurm_cluster
+from computerrl.benchmarks.launch._slurm_cluster import SlurmCluster, missing, slurm_cluster
 from computerrl.common.metrics import read_json_lines
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.launch.supervision import processes

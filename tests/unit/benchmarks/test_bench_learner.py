@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from computerrl.actor.prompts.builder import FolderTokenizer
-from computerrl.benchmarks._recorded_groups import load_groups, with_logprobs
+from computerrl.benchmarks.learner._recorded_groups import load_groups, with_logprobs
 from computerrl.common.messages import Step, TrajectoryGroup
 from computerrl.learner.model.batching import make_packs
 from computerrl.learner.model_store import ensure_model

@@ -10,9 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from computerrl.benchmarks.studies import _runs, faults
+from computerrl.benchmarks.studies._designs import QUICK
 
 NAME = "job-restarted-0"
-SETTINGS = {**_runs.QUICK, "seed": 0}
+SETTINGS = {**QUICK, "seed": 0}
 JOB = """\
 #!{python}
 import pathlib, sys, time

@@ -9,9 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from computerrl.benchmarks.studies import _policies, _published, _runs, scale
-from computerrl.benchmarks.studies._arms import Comparison
-from computerrl.benchmarks.studies._study import Page, Study, by_arm, markdown, mean_and_error, means, restore, with_error
+from computerrl.benchmarks.studies import _arms, _policies, _published, _runs, _statistics, scale
+from computerrl.benchmarks.studies._catalogue import DESIGNS
+from computerrl.benchmarks.studies._designs import Arm, Comparison, Generalist
+from computerrl.benchmarks.studies._statistics import (
+    against,
+    by_arm,
+    greatest,
+    markdown,
+    mean_and_error,
+    means,
+    total,
+    with_error,
+)
+from computerrl.benchmarks.studies._study import Page, Study, restore
 from computerrl.common.errors import ConfigError, SetupError
 from computerrl.env_server.tasks import FAMILIES
 
@@ -110,12 +121,12 @@ def test_mean_and_error_is_the_standard_error() -> None:
 
 def test_table_by_arm_has_a_line_for_each_arm_with_results() -> None:
     cells = [{"arm": "one", "x": 1.0}, {"arm": "one", "x": 3.0}, {"arm": "two", "x": None}]
-    columns = {"mean": means(lambda cell: cell["x"], ".1f"), "number": lambda mine: str(len(mine))}
+    columns = {"mean": means("x", ".1f"), "number": lambda mine, cells: f"{len(mine)} of {len(cells)}"}
     assert by_arm(["two", "one", "three"], cells, columns).splitlines() == [
         "| arm | mean | number |",
         "| --- | --- | --- |",
-        "| two | – | 1 |",
-        "| one | 2.0 ± 1.0 | 2 |",
+        "| two | – | 1 of 3 |",
+        "| one | 2.0 ± 1.0 | 2 of 3 |",
     ]
 
 
@@ -124,9 +135,9 @@ def test_equal_time_is_when_the_fastest_of_a_seed_was_done() -> None:
         return {"seed": seed, "rl_s": times[-1], "updates": [{"rl_s": at, "success": at / 10, "age": None} for at in times]}
 
     fast, slow, other = run(0, 1.0, 2.0), run(0, 1.5, 3.0), run(1, 5.0)
-    success = _runs.at_equal_time([fast, slow, other])
+    success = _statistics.at_equal_time([fast, slow, other])
     assert [success(cell) for cell in (fast, slow, other)] == pytest.approx([0.15, 0.15, 0.5])
-    assert (_runs.mean_of(slow, "success"), _runs.mean_of(slow, "age")) == (pytest.approx(0.225), 0.0)
+    assert (_statistics.mean_of(slow, "success"), _statistics.mean_of(slow, "age")) == (pytest.approx(0.225), 0.0)
 
 
 def episode(group: str, success: bool, *actions: str, seconds: float = 1.0) -> dict:
@@ -165,8 +176,8 @@ def test_shares_of_time_are_of_all_slots() -> None:
 
 def test_curve_smooths_and_leaves_out_what_is_unknown() -> None:
     updates = [{"x": 1, "y": 0.0}, {"x": 2, "y": None}, {"x": 3, "y": 1.0}, {"x": 4, "y": 1.0}]
-    assert _runs.curve(updates, "x", "y", window=2) == ([1.0, 3.0, 4.0], [0.0, 0.5, 1.0])
-    assert [_runs.at(updates, "x", "y", where, window=2) for where in (0, 2, 3.5, 9)] == [None, 0.0, 0.5, 1.0]
+    assert _statistics.curve(updates, "x", "y", window=2) == ([1.0, 3.0, 4.0], [0.0, 0.5, 1.0])
+    assert [_statistics.at(updates, "x", "y", where, window=2) for where in (0, 2, 3.5, 9)] == [None, 0.0, 0.5, 1.0]
 
 
 def test_slim_keeps_records_and_reports_alone(tmp_path: Path) -> None:
@@ -185,7 +196,7 @@ def test_run_that_fails_shows_the_end_of_its_log(tmp_path: Path, capsys: pytest.
 
 
 def test_comparison_is_written_up_after_each_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def play(folder: Path, arm: _runs.Arm, seed: int, settings: object, *, how: object) -> dict[str, object]:
+    def play(folder: Path, arm: Arm, seed: int, settings: object, *, how: object) -> dict[str, object]:
         if seed == 1:
             raise _runs.RunFailed("the power went")
         return {"arm": arm.name, "seed": seed, "success": 0.5, "num_updates": 3, "rl_env_steps": 9}
@@ -195,15 +206,65 @@ def test_comparison_is_written_up_after_each_seed(tmp_path: Path, monkeypatch: p
         name="x",
         title="A title",
         question="?",
-        arms=(_runs.Arm("one"), _runs.Arm("two")),
+        arms=(Arm("one"), Arm("two")),
         num_seeds=2,
         table=lambda cells: ", ".join(f"{cell['arm']} {cell['seed']}" for cell in cells),
         draw=lambda path, cells: None,
         limits=(),
     )
     with pytest.raises(_runs.RunFailed):
-        comparison.run(tmp_path, quick=True, num_seeds=2)
+        _arms.run(comparison, tmp_path, quick=True, num_seeds=2)
     assert "one 0, two 0" in (tmp_path / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", [name for name, design in DESIGNS.items() if isinstance(design, Comparison)])
+def test_comparison_of_the_catalogue_makes_a_table_and_a_plot_of_results(name: str, tmp_path: Path) -> None:
+    design = DESIGNS[name]
+    assert isinstance(design, Comparison)
+    arms = [arm.name for arm in design.arms]
+    cells = [result(arm, seed) for seed in (0, 1) for arm in arms]
+    head, _, *lines = _arms.table(design, cells).splitlines()[: 2 + len(arms)]
+    assert head == f"| {' | '.join(['arm', *design.columns])} |"
+    assert [line.split(" | ")[0] for line in lines] == [f"| {arm}" for arm in arms]
+    _arms._draw(design, cells, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def result(arm: str, seed: int) -> dict[str, object]:
+    """A result with every figure that a run has."""
+    updates = [
+        {"update": number, "phase": "rl-1", "rl_s": 10.0 * number, "rl_env_steps": 100 * number, "success": 0.5, "entropy": 1.0}
+        for number in range(1, 6)
+    ]
+    figures = ("success", "success_cloned", "demonstration_steps", "steps_per_success", "distinct_solutions", "run_took_s")
+    shares = ("learner_training", "learner_waiting", "slots_generating", "slots_on_desktop", "slots_waiting")
+    counts = ("num_updates", "max_policy_age_trained", "num_kills", "num_trajectories_lost", "num_recorded_twice")
+    return {
+        **dict.fromkeys((*figures, *shares), 0.5 + seed / 4),
+        **dict.fromkeys(counts, 3),
+        "arm": arm,
+        "seed": seed,
+        "rl_s": 50.0,
+        "rl_env_steps": 500,
+        "families": {"calc-set-cell": 0.5},
+        "updates": updates,
+    }
+
+
+def test_difference_to_an_arm_is_taken_seed_by_seed() -> None:
+    cells = [{"arm": arm, "seed": seed, "x": x} for arm, seed, x in (("a", 0, 1.0), ("a", 1, 5.0), ("b", 0, 2.0), ("b", 1, 8.0))]
+    column = against("a", lambda cell, other: cell["x"] - other["x"], "+.1f")
+    assert column(cells[2:], cells) == "+2.0 ± 1.0" and column(cells[:1], cells) == "+0.0"
+    assert (total("x")(cells[2:], cells), greatest("x")(cells, cells)) == ("10.0", "8.0")
+
+
+def test_families_of_a_policy_are_expanded_in_their_order() -> None:
+    design = DESIGNS["many_tasks"]
+    assert isinstance(design, Generalist)
+    families = _policies.expand(design.families)
+    assert len(families) == len(set(families)) == 94 and set(families) <= set(FAMILIES)
+    assert families[0].startswith("forge-") and families[-1] == "web-simple-arithmetic"
+    assert _policies.expand(["b", "web-*", "a"])[:2] == ("b", next(name for name in FAMILIES if name.startswith("web-")))
 
 
 def test_rates_leave_out_warming_up_and_the_end() -> None:
@@ -268,6 +329,6 @@ def test_figures_of_others_are_of_families_that_there_are() -> None:
 def test_pooled_curve_is_the_mean_over_whole_windows_of_the_families_asked_for() -> None:
     played = [{"a": 0.0, "b": 1.0}, {"c": 0.5}, {"a": 1.0}, None, None, {"b": 0.25}]
     updates = [{"rl_env_steps": number, "success_by_family": found} for number, found in enumerate(played)]
-    assert _runs.pooled_curve(updates, ["a", "b"], window=2) == ([1.0, 2.0, 3.0, 5.0], [0.5, 1.0, 1.0, 0.25])
-    assert _runs.pooled_curve(updates, ["a", "b", "c"], window=3) == ([2.0, 3.0, 4.0, 5.0], [0.625, 0.75, 1.0, 0.25])
-    assert _runs.pooled_curve(updates, ["a"], window=7) == ([], [])
+    assert _statistics.pooled_curve(updates, ["a", "b"], window=2) == ([1.0, 2.0, 3.0, 5.0], [0.5, 1.0, 1.0, 0.25])
+    assert _statistics.pooled_curve(updates, ["a", "b", "c"], window=3) == ([2.0, 3.0, 4.0, 5.0], [0.625, 0.75, 1.0, 0.25])
+    assert _statistics.pooled_curve(updates, ["a"], window=7) == ([], [])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from computerrl.benchmarks import _fault_roles
+from computerrl.benchmarks.faults import _roles
 from tests.support import forked
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -32,7 +32,7 @@ def test_no_file_imports_a_folder_by_its_bare_name() -> None:
     assert not found
 
 
-@pytest.mark.parametrize("name", sorted({*forked.PRELOAD, *_fault_roles.PRELOAD}))
+@pytest.mark.parametrize("name", sorted({*forked.PRELOAD, *_roles.PRELOAD}))
 def test_module_that_a_fork_server_is_to_import_is_there(name: str) -> None:
     """A fork server says nothing of one that is not, and each process imports it again."""
     assert find_spec(name) is not None
