@@ -12,6 +12,7 @@ from ..files.folder import AgentFolder, FileActionError, read_regular, remove
 from ..processes import Program
 from ..reading.dbus import Bus, Call
 from ..screen.windows import left
+from ..session import XFCONF
 
 if TYPE_CHECKING:
     from ..reading.controls import Controls
@@ -47,8 +48,8 @@ _THUNAR_ACTIONS = """<?xml version="1.0" encoding="UTF-8"?>
 </actions>
 """
 """Actions of its menus, to which an agent may add programs: Thunar's own, with the number that Thunar would give it."""
-XFCONF, CHANNEL = "org.xfce.Xfconf", "thunar"
-"""The settings service, and where it keeps the file manager's."""
+CHANNEL = "thunar"
+"""Channel of the settings service that holds the settings of the file manager."""
 _XFCONF_LIMIT_S = 5.0
 """Time for one call of the settings service, whose daemon starts when it is first called."""
 _FILE_LIST = frozenset({"table"})
