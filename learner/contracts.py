@@ -20,7 +20,7 @@ from computerrl.learner.poison import StepCheck
 
 
 class AnyTrainer(Protocol):
-    """The part of `learner.training.trainer.Trainer` used here."""
+    """A trainer: `learner.training.trainer.Trainer`, its counterpart on several ranks, or a served model."""
 
     algorithm: Algorithm
 
@@ -36,7 +36,7 @@ class AnyTrainer(Protocol):
 
     @property
     def revision(self) -> int:
-        """Another number whenever `state_dict` may give something else than before."""
+        """A number that changes whenever the result of `state_dict` may have changed."""
         ...
 
     @property
@@ -59,7 +59,7 @@ class AnyTrainer(Protocol):
         ...
 
     def load_state_dict(self, state: Any) -> None:
-        """What `state_dict` gave, as `learner.checkpoints.checkpoint.trainer_state` found it in a checkpoint."""
+        """Continue from ``state``, a `state_dict` as `learner.checkpoints.checkpoint.trainer_state` reads it."""
         ...
 
     def trainable_tensors(self) -> dict[str, torch.Tensor]: ...

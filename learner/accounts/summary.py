@@ -34,14 +34,14 @@ SUMMARY_LOGGED = ("num_updates", "num_entropulse_phases", "num_trajectories_lost
 
 
 class TrainedSteps:
-    """Which trajectories of a batch were trained, and how old their steps were."""
+    """The trained trajectories of a batch, and the ages of their steps."""
 
     def __init__(self, batch: TrainBatch, *, age_bound: float, skipped: Collection[int] = frozenset()) -> None:
         """``skipped``: places in the batch of samples whose optimizer step was not done."""
         self._batch = batch
         keys, fresh = batch.step_keys, np.flatnonzero(~batch.replayed_S).tolist()
         self._places = {keys[place]: place for place in fresh if place not in skipped}
-        """Where the batch holds each step that came for this update and was trained."""
+        """Place in the batch of each step that came for this update and was trained."""
         self._skipped = {keys[place] for place in fresh if place in skipped}
         self._age_bound = age_bound
         self.ages = [batch.ages.oldest(batch.samples[place]) for place in self._places.values()]
@@ -82,7 +82,7 @@ class TrainedSteps:
         return outcomes, ages
 
     def advantages(self, groups: Iterable[TrajectoryGroup]) -> dict[str, list[float | None]]:
-        """Of each step by trajectory, the mean over its tokens; None: it was not trained."""
+        """Trajectory -> advantage of each step, the mean over its tokens; None: the step was not trained."""
         return {
             trajectory.trajectory_id: [self._advantage(key) for key in _keys(trajectory)]
             for group in groups

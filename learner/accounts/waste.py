@@ -1,4 +1,4 @@
-"""How much training data is lost for which reason, and does losing it bias what is trained? Pure, of bounded memory.
+"""Training data that is lost, by reason, and the bias that the loss gives to the rest. Pure, of bounded memory.
 
 Compared are distributions over trajectories: of *submitted* training trajectories (all that the learner took) and of what is
 left of them without those lost. One of which 3 of 10 steps are lost counts as 7/10 of a trajectory of length 10. Two figures say
@@ -41,10 +41,10 @@ without steps weighs nothing."""
 
 @dataclass(slots=True)
 class Amount:
-    """What went one way."""
+    """An amount of trajectories with the same outcome."""
 
     num_trajectories: int = 0
-    """Whole or in part."""
+    """Trajectories, whole or in part."""
     num_action_tokens: int = 0
     steps: Counter[tuple[str, int]] = field(default_factory=Counter)
 
@@ -76,7 +76,7 @@ class Amount:
 
 
 class Waste:
-    """Counts training trajectories in, and what of them was lost."""
+    """Counts training trajectories and the lost parts of them."""
 
     def __init__(self) -> None:
         self.submitted = Amount()
@@ -132,7 +132,7 @@ class Waste:
 
 
 def bias(before: Steps, after: Steps) -> dict[str, float | None]:
-    """How far ``after`` lies from ``before`` in lengths and families, 0..1; None when one of them is empty."""
+    """Distance of ``after`` from ``before`` in lengths and families, 0..1; None when one of them is empty."""
     return {"length_ks": length_ks(before, after), "family_tv": family_tv(before, after)}
 
 

@@ -26,11 +26,11 @@ class AdaGRPOOptions(ReplayingOptions):
     """`learner.algorithm.options` of adagrpo."""
 
     alpha: float = Field(0.5, ge=0, le=1)
-    """How much a success loses for its detours (ours)."""
+    """Weight of detours: the share of its reward that a success loses for them (ours)."""
     gamma: float = Field(0.2, ge=0, lt=1)
-    """Share of stored successes in a group that needs them (ours)."""
+    """Share of stored successes in a group in which some rollout failed (ours)."""
     memory_size: int = Field(16, ge=1)
-    """Successes kept of each task, the shortest (kappa; ours)."""
+    """Number of the shortest successes kept of each task (kappa; ours)."""
 
 
 class AdaGRPO(ReplayingGRPO):

@@ -71,7 +71,7 @@ def checked_factor(value: object) -> float:
 
 
 def _attribute_faults(algorithm: Any, needs: Collection[str]) -> list[str]:
-    """What is wrong with the members that are no methods."""
+    """Faults of the members that are no methods."""
     faults = []
     temperature, wanted = algorithm.temperature, algorithm.needs
     is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)

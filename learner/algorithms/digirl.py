@@ -33,11 +33,11 @@ class DigiRLOptions(PPOOptions):
 
     correction: Literal["decoupled", "tis", "icepop", "geometric", "none"] = "none"
     step_lambda: float = Field(0.5, ge=0, le=1)
-    """How fast the end's say fades with the steps before it."""
+    """l: weight of the outcome, which fades with the number of steps before the end."""
     step_threshold: float = Field(0.0)
-    """Steps with a larger advantage are trained."""
+    """Steps whose advantage is larger are trained."""
     instruction_threshold: float = Field(0.0)
-    """Of trajectories that went better than expected by more than this."""
+    """Trajectories whose advantage is larger are trained."""
 
 
 class DigiRL(PPO):

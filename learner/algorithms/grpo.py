@@ -49,7 +49,7 @@ class GRPOOptions(Section):
     """c of max(S, c A) where A < 0 (dual-clip PPO, arXiv 1912.09729; 3 in verl and in the releases of ARPO and DART). None: S of
     a token that became far likelier is unbounded where A < 0."""
     tv_limit: float = Field(0.2, gt=0, le=1)
-    """Of abs(pi_t - pi_b), for dppo_tv."""
+    """Limit of abs(pi_t - pi_b), for dppo_tv."""
     correction: Literal["decoupled", "tis", "icepop", "geometric", "none"] = "decoupled"
     """decoupled and tis: sg(min(w, correction_cap)) (caps 5, AReaL's bound, and 1..2); icepop: w inside ``icepop_range``, else 0;
     geometric: min(w, correction_cap) in steps whose geometric mean of w is inside ``geometric_range``, else 0 (the cap: ours);
@@ -58,7 +58,7 @@ class GRPOOptions(Section):
     icepop_range: tuple[float, float] = (0.5, 2.0)
     geometric_range: tuple[float, float] = (0.99, 1.01)
     proximal: Literal["recomputed", "loglinear"] = "recomputed"
-    """Where log pi_p comes from: a forward pass at the start of the update (free with one minibatch), or interpolated."""
+    """Source of log pi_p: a forward pass at the start of the update (free with one minibatch), or interpolation."""
     kl_beta: float = Field(0.0, ge=0)
     """Weight of the KL to the reference policy (ComputerRL 3e-4); 0 spares the reference forward pass."""
     kl_estimator: Literal["k1", "k2", "k3", "low_var"] = "k3"
@@ -86,7 +86,7 @@ class GRPOOptions(Section):
     """Sampling temperature of training rollouts; the learner's log-probs are taken at the same."""
 
     unused: ClassVar[frozenset[str]] = frozenset()
-    """Options that a relative has no use for: giving them is an error."""
+    """Options that have no effect in a derived algorithm: giving them is an error."""
 
     @property
     def given(self) -> set[str]:
@@ -130,11 +130,11 @@ _NEEDS: dict[str, dict[str, tuple[str, ...]]] = {
     "proximal": {"correction": _CORRECTED},
     "aggregation_constant": {"aggregation": ("constant",)},
 }
-"""Option -> what it depends on -> the values with which it says anything."""
+"""Option -> the option it depends on -> the values of that with which it has an effect."""
 
 
 class GRPO:
-    """See the module's docstring. Relatives (`rloo`, `arpo`, ...) differ in defaults, or in some of the methods that follow."""
+    """See the module's docstring. Derived algorithms (`rloo`, `arpo`, ...) differ in defaults or in some of the methods below."""
 
     options_model: type[GRPOOptions] = GRPOOptions
     seed = 0
@@ -171,10 +171,10 @@ class GRPO:
         """The generator of all draws for the batch that ``ages`` belongs to; a resumed run gets the same one for it."""
         return np.random.default_rng((self.seed, ages.position))
 
-    # --- what relatives change ---------------------------------------------------------------------------------------
+    # --- methods to override ---------------------------------------------------------------------------------------
 
     def choose(self, groups: Sequence[TrajectoryGroup], *, ages: PolicyAges) -> Chosen:
-        """Which rollouts the batch is made of: all that came. Draws are those of `generator`. A copy of a trajectory keeps its
+        """The rollouts that the batch is made of: here all that came. Use `generator` for draws. A copy of a trajectory keeps its
         id."""
         del ages
         return Chosen(groups)

@@ -30,9 +30,9 @@ class GRPORoCOptions(GRPOOptions):
 
     eps_high: float = Field(0.28, gt=0)
     kept_share: float = Field(0.5, gt=0, le=1)
-    """Of a group's rollouts."""
+    """Share of a group's rollouts that is kept."""
     min_each: int = Field(2, ge=0)
-    """Failures, and successes, that are kept at least."""
+    """Least number of failures, and of successes, to keep."""
 
 
 class GRPORoC(GRPO):
@@ -54,7 +54,7 @@ class GRPORoC(GRPO):
         return tuple(trajectories[i] for i in sorted((*failures[:num_failures], *successes[:num_successes])))
 
     def _numbers(self, num_failures: int, num_successes: int) -> tuple[int, int]:
-        """How many of each are kept; in sum the asked share, rounded up."""
+        """(failures, successes) to keep; in sum the share asked for, rounded up."""
         total = int(np.ceil(self.options.kept_share * (num_failures + num_successes)))
         kept = round(total * num_failures / (num_failures + num_successes)) if num_failures else 0
         kept = max(kept, min(self.options.min_each, num_failures))

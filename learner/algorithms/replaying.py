@@ -21,16 +21,16 @@ class ReplayingOptions(GRPOOptions):
     """`learner.algorithm.options` of an algorithm with a memory."""
 
     memory_size: int = Field(8, ge=1)
-    """Successes kept of each task."""
+    """Number of successes kept of each task."""
 
 
 class ReplayingGRPO(GRPO):
-    """GRPO whose groups may get successes out of a memory, as `replay` says. They join before advantages are made."""
+    """GRPO whose groups may get successes out of a memory, by `replay`. They join before advantages are computed."""
 
     options_model: type[ReplayingOptions] = ReplayingOptions
     options: ReplayingOptions
     keep: Literal["newest", "shortest"] = "newest"
-    """Which stay in the memory when there are more."""
+    """Successes that stay in the memory when there are more than ``memory_size``."""
 
     def __init__(self, options: Mapping[str, Any], learner: LearnerConfig) -> None:
         super().__init__(options, learner)
@@ -39,11 +39,11 @@ class ReplayingGRPO(GRPO):
     def replay(
         self, trajectories: tuple[Trajectory, ...], kept: tuple[Trajectory, ...], rng: np.random.Generator
     ) -> tuple[Trajectory, ...]:
-        """The rollouts of a group that are trained on: ``trajectories`` that came, ``kept`` of the memory (at least one)."""
+        """The rollouts of a group to train on, out of ``trajectories``, which came, and ``kept``, the memory's (at least one)."""
         raise NotImplementedError
 
     def choose(self, groups: Sequence[TrajectoryGroup], *, ages: PolicyAges) -> Chosen:
-        """What `replay` makes of each group. Raises `ValueError` when it gives what neither came nor is in the memory."""
+        """The groups after `replay`. Raises `ValueError` when it returns a trajectory that neither came nor is in the memory."""
         rng = self.generator(ages)
         made: list[TrajectoryGroup] = []
         replayed: set[str] = set()

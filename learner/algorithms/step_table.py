@@ -126,7 +126,7 @@ class Chosen:
     """The rollouts that a batch is made of."""
 
     groups: Sequence[TrajectoryGroup]
-    """Those that came or copies of them, without some, or with some out of a memory."""
+    """The groups that came or copies of them, with some rollouts left out or added from a memory."""
     replayed: frozenset[str] = frozenset()
     """Ids of the trajectories that are out of a memory."""
 
@@ -203,7 +203,7 @@ def batch_metrics(
     trains_n: np.ndarray,
     age_bound: float,
 ) -> dict[str, float]:
-    """What is known of a batch before any forward pass. ``groups``: as they came; ``trains_n``: steps that may train."""
+    """Figures of a batch before any forward pass. ``groups``: as they came; ``trains_n``: steps that may train."""
     fresh_n = ~table.replayed_n
     num_groups = int(table.group_n.max()) + 1 if len(table) else 0
     signal_n = [advantage_n[table.group_n == group].any() for group in range(num_groups)]
@@ -223,7 +223,7 @@ def batch_metrics(
 
 
 def _age_metrics(age_n: np.ndarray) -> dict[str, float]:
-    """Of the steps that may train; zeros when there are none."""
+    """Ages of the steps that may train; zeros when there are none."""
     if not age_n.size:
         return {"policy_age_min": 0.0, "policy_age_mean": 0.0, "policy_age_max": 0.0}
     return {

@@ -110,13 +110,13 @@ class CheckpointStore:
         return number
 
     def has_newest(self) -> bool:
-        """Is the checkpoint saved last on disk? Nobody may have deleted it, and this process must have saved one."""
+        """Did this process save a checkpoint, and is the newest still on disk?"""
         self.wait()
         return bool(self._cursors) and self._path(max(self._cursors)).is_dir()
 
     @property
     def next_number(self) -> int:
-        """What the next `save` will return."""
+        """The number that the next `save` will return."""
         return self._next_number
 
     def read(self, number: int) -> Checkpoint:
@@ -124,7 +124,7 @@ class CheckpointStore:
         return read_checkpoint(self._path(number))
 
     def wait(self) -> None:
-        """Until the checkpoint being written is on disk; raises what went wrong."""
+        """Wait until the checkpoint being written is on disk. Raises the error of the write."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -304,7 +304,7 @@ def _open(folder: Path) -> int:
 
 
 def _problem_of(path: Path) -> str:
-    """What is wrong with a checkpoint folder, empty when it is whole."""
+    """The fault of a checkpoint folder, in words; empty when it is whole."""
     try:
         files = json.loads((path / "files.json").read_text(encoding="utf-8"))
         for name, (num_bytes, crc) in files.items():

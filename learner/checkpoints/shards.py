@@ -63,7 +63,7 @@ def save_tensors(tensors: dict[str, torch.Tensor], path: Path, *, metadata: dict
 
 
 def shard_path(folder: Path, section: str, *, rank: int, num_ranks: int) -> Path:
-    """Where a rank's file of ``section`` lies."""
+    """Path of a rank's file of ``section``."""
     return folder / f"{section}-{rank:05d}-of-{num_ranks:05d}.safetensors"
 
 

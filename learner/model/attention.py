@@ -24,7 +24,7 @@ ATTENTION = "computerrl_trie"
 
 @runtime_checkable
 class TrieLayout(Protocol):
-    """What attention needs to know of a pack; shared by all layers and passes."""
+    """Description of a pack for attention; shared by all layers and passes."""
 
     @property
     def max_depth(self) -> int:

@@ -31,7 +31,7 @@ there are few enough blocks that calling each costs little (measured: 384 and 51
 
 
 class Sample(Protocol):
-    """What is packed; `common.messages.Step` is one."""
+    """A sample to pack; `common.messages.Step` is one."""
 
     @property
     def prompt_tokens(self) -> np.ndarray: ...
@@ -59,7 +59,7 @@ class PackImages:
     """Each image once."""
     nodes_V: np.ndarray
     rows_V: np.ndarray
-    """Which row of the features of all ``refs``, one image after the other, each node takes."""
+    """Row of each node in the features of all ``refs``, one image after the other."""
     positions_3N: np.ndarray
     """Rotary positions of all nodes of the pack, see `learner.model.images`."""
 
@@ -80,7 +80,7 @@ class Pack:
     """Index into ``logit_nodes_Q``; sorted."""
     pair_token_U: np.ndarray
     token_pair_M: np.ndarray
-    """Which pair each action token is."""
+    """Pair of each action token."""
     samples_S: np.ndarray
     """Indices into the list given to `make_packs`, in the order of M."""
     num_sample_tokens: int

@@ -179,7 +179,7 @@ class ValueHead:
         self.forget_gradients()
 
     def forget_gradients(self) -> None:
-        """Those of an optimizer step that is done or was skipped."""
+        """Clear the gradients of an optimizer step that is done or was skipped."""
         self._optimizer.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, torch.Tensor]:

@@ -1,8 +1,8 @@
-"""Screenshots as a vision-language model gets them: which step shows which, packs that keep them apart, patches out of a file.
+"""Screenshots as inputs of a vision-language model: the image of each step, packs that keep images apart, patches of a file.
 
 A prompt shows at most one image, the step's screenshot: the vision format shows the screen of now and leaves out earlier ones.
 It stands in the prompt as a row of the model's image tokens, one for each piece of the image's grid, as an engine hands it to
-the model. In an action the image token is a token as any other: engines embed what was sampled as text.
+the model. In an action the image token is an ordinary token: engines embed sampled tokens as text.
 
 Samples share a prefix only while tokens and images are the same. Image tokens are all equal, so for packing each stands for
 its piece of its image (a number below 0), and is an image token again afterwards. No torch model here.
@@ -54,7 +54,7 @@ def rope_positions(depth_N: np.ndarray, end_N: np.ndarray, grids: Mapping[int, I
     image -> its grid, whose nodes follow one another without branching.
     """
     ahead_N = np.zeros(len(depth_N), dtype=np.int64)
-    """What a node's position is beyond its depth; at most 0."""
+    """Position of a node minus its depth; at most 0."""
     positions = np.empty((3, len(depth_N)), dtype=np.int64)
     pieces: list[tuple[int, ImageGrid]] = []
     for node in sorted(grids):
@@ -70,7 +70,7 @@ def rope_positions(depth_N: np.ndarray, end_N: np.ndarray, grids: Mapping[int, I
 
 
 _MAX_PIXELS = 2**26
-"""Twice an 8K screen. A reference comes from another process: what it says must not decide how much memory is asked for."""
+"""Twice an 8K screen. A reference comes from another process, so its size must not decide how much memory is allocated."""
 
 ReadScreenshot = Callable[[ScreenshotRef], bytes]
 """The encoded image. Raises `OSError`, or `ValueError` when it is cut off."""
@@ -85,7 +85,7 @@ class Shown(Sample, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where in a prompt which image stands."""
+    """Place of an image in a prompt."""
 
     start: int
     ref: ScreenshotRef

@@ -51,14 +51,14 @@ class _ProbeSample:
 
 @dataclass(frozen=True, slots=True)
 class PackOutputs:
-    """What one forward pass over a pack yields."""
+    """Result of one forward pass over a pack."""
 
     logprobs_U: torch.Tensor
     """[U] float32, of the sampling distribution at the asked temperature; carries the graph."""
     entropy_Q: torch.Tensor
     """[Q] float32, detached."""
     states_QE: torch.Tensor
-    """What the logits were made of, after the final norm; detached."""
+    """Hidden states that the logits were computed from, after the final norm; detached."""
 
 
 class Policy:

@@ -10,7 +10,7 @@ that with pickle, which this project does not use. Which calls there are and wha
 `learner.training.ranked_trainer`'s business, how weights are divided `learner.model.sharding`'s.
 
 A rank that dies closes its connections: gloo then fails in all others at once, NCCL after the time limit; a follower that
-waits for a call sees the store go. Nobody repairs a group: its processes end and are started again.
+waits for a call sees the store go. A broken group is not repaired: its processes end and are started again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ END = "end"
 
 
 class Ranks(Protocol):
-    """What the trainer needs to know of the others."""
+    """The trainer's view of the other ranks."""
 
     rank: int
     num_ranks: int
@@ -119,7 +119,7 @@ class RankGroup:
             torch.cuda.set_device(self.device)
 
     def store_of_thread(self, purpose: str) -> Any:
-        """A connection of its own to the store, for another thread: waiting on it holds up nobody else."""
+        """A connection of its own to the store, for another thread: waiting on it blocks no other."""
         return dist.PrefixStore(purpose, self._store.clone())
 
     def close(self) -> None:
@@ -159,7 +159,7 @@ class RankGroup:
     # --- bytes -------------------------------------------------------------------------------------------------------
 
     def exchange(self, data: bytes) -> list[bytes]:
-        """Everybody's ``data``, in the order of ranks."""
+        """``data`` of all ranks, in the order of ranks."""
         lengths = torch.zeros(self.num_ranks, dtype=torch.int64)
         lengths[self.rank] = len(data)
         dist.all_reduce(lengths)

@@ -1,8 +1,8 @@
-"""The vision tower of a vision-language model: images of a pack -> what takes the place of their image tokens' embeddings.
+"""The vision tower of a vision-language model: images of a pack -> features in place of the embeddings of their image tokens.
 
-Each image of a pack is encoded once, however many samples show it. A frozen tower gives the same for an image for ever, so
-its results are kept and shared between passes, packs and updates. Which models: those whose images enter at the bottom of the
-language model alone and whose positions are `learner.model.images`'; loading compares log-probs after an image with the
+Each image of a pack is encoded once, however many samples show it. A frozen tower always gives the same result for an image, so
+its results are kept and shared between passes, packs and updates. Supported are models whose images enter at the bottom of the
+language model alone and whose positions are those of `learner.model.images`; loading compares log-probs after an image with the
 model's own.
 
 Shape legend: R pieces of the images of a pack, E hidden size of the language model.
@@ -32,10 +32,10 @@ from computerrl.learner.model.batching import Pack, PackImages
 from computerrl.learner.model.images import PromptImages
 
 MODEL_TYPES = ("qwen2_vl", "qwen2_5_vl")
-"""Of config.json."""
+"""Supported values of `model_type` in config.json."""
 
 KEPT_FEATURES_BYTES = 256 * 2**20
-"""Of a frozen tower's results: about a dozen full-size screens for a model of 7 billion parameters, the ones that packs share."""
+"""Size of the kept results of a frozen tower: about a dozen full-size screens for a model of 7 billion parameters."""
 
 _PROBE_SIZE = (112, 84)
 """Width and height in pixels: unequal, so that a mix-up shows."""
@@ -87,7 +87,7 @@ class Vision:
         if content_hash in self._kept:
             self._kept.move_to_end(content_hash)
             return
-        # A copy: a part of what several images gave would hold all of it.
+        # A copy: a slice of the result for several images would keep all of it in memory.
         rows = rows.clone()
         self._kept[content_hash] = rows
         self._kept_bytes += rows.nbytes

@@ -1,4 +1,4 @@
-"""How terms per token become one objective: explicit, because every choice favours some length. Pure numpy, no torch.
+"""Weights with which terms per token become one objective; every choice favours some length. Pure numpy, no torch.
 
 Shape legend: n steps.
 """

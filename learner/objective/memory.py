@@ -1,8 +1,9 @@
 """Trajectories that an algorithm keeps from update to update, to train on again. Saved with the checkpoint.
 
 Kept by task family: training instances of a family are never played twice here, and a benchmark's task is a family of its own.
-What is in a memory was recorded once already, as all others. To train on it again is the algorithm's decision, shows in
-`num_steps_replayed`, and is not bound by `learner.max_age`: its log-probs and versions are kept, so that it can be corrected.
+A trajectory in a memory was recorded when it came. Training on it again is the algorithm's decision, shows in
+`num_steps_replayed`, and is not bound by `learner.max_age`: its log-probs and policy versions are kept, so that it can be
+corrected.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _WRITER = "memory"
 
 
 class Stored(Protocol):
-    """What a checkpoint can hold."""
+    """A collection that a checkpoint can hold."""
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """(arrays, JSON-ready rest); `restore` takes them back."""
@@ -38,7 +39,7 @@ class Remembers(Protocol):
     memory: Stored
 
     def remember(self, groups: Sequence[TrajectoryGroup]) -> None:
-        """``groups`` were trained on; `prepare` was given the same."""
+        """Keep what is needed of ``groups``, which were trained on; `prepare` was given the same."""
         ...
 
 
@@ -63,7 +64,7 @@ class SuccessMemory:
             del kept[0 if self._keep == "newest" else [len(one.steps) for one in kept].index(longest)]
 
     def of(self, family: str) -> tuple[Trajectory, ...]:
-        """Those of ``family``, oldest first."""
+        """Trajectories of ``family``, oldest first."""
         return tuple(self._kept.get(family, ()))
 
     def __len__(self) -> int:

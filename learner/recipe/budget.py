@@ -1,4 +1,4 @@
-"""What a run still has room for: the limits of the configuration applied to the state that the run is in."""
+"""The remaining budget of a run: the limits of the configuration applied to its state."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ before it, 0.82 after, in a family 18 of 20 before and 6 of 20 after)."""
 
 @dataclass
 class PhaseReadings:
-    """What one RL phase has shown so far; saved in checkpoints."""
+    """Readings of one RL phase so far; saved in checkpoints."""
 
     num_updates: int = 0
     first_entropies: list[float] = field(default_factory=list)

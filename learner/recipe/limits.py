@@ -1,4 +1,4 @@
-"""How long the parts of a run may take: the recipe's limits on updates, time, steps and success. Pure.
+"""Limits of the parts of a run: the recipe's limits on updates, time, steps and success. Pure.
 
 0 s            cloning, evaluations                RL            last evaluation      report
 |--------------------------------------------|=================|-----------------|------| max_run_s
@@ -27,7 +27,7 @@ MIN_CLOSING_S = 6.0
 
 
 def pace(ends_s: Sequence[float], *, num_playing: int) -> Pace:
-    """Of an evaluation whose episodes ended ``ends_s`` after its begin, in order, at most ``num_playing`` at the same time.
+    """Pace of an evaluation whose episodes ended ``ends_s`` after its start, ascending, at most ``num_playing`` at the same time.
 
     What lies between the first and the last ``num_playing`` ends is the steady part: beginning and end, where fewer play, weigh
     more in a short evaluation than in a long one. From 42 episodes of the cloned policy it foretold the length of six last
@@ -72,7 +72,7 @@ def evaluation_ends_s(name: str, state: LoopState, limits: RecipeConfig, *, bega
 
 
 def reason_to_end_rl(state: LoopState, limits: RecipeConfig, *, num_evaluated: int) -> str:
-    """Which limit is reached, empty when none."""
+    """The limit that is reached, in words; empty when none is."""
     if state.update >= limits.max_updates:
         return f"{state.update} updates done"
     ends_s = rl_ends_s(state, limits, num_evaluated=num_evaluated)
@@ -89,12 +89,12 @@ def reason_to_end_rl(state: LoopState, limits: RecipeConfig, *, num_evaluated: i
 
 
 def _update_s(state: LoopState) -> float:
-    """What an update has taken on the average: one that begins has to end in time too."""
+    """Mean time of an update: an update that begins has to end in time too."""
     return _updates_s(state) / state.update if state.update else 0.0
 
 
 def _updates_s(state: LoopState) -> float:
-    """Spent on RL without its supervised rounds."""
+    """Time spent on RL without its supervised rounds."""
     return state.rl_s - state.round_s
 
 

@@ -1,4 +1,4 @@
-"""How many updates lie between two policy versions, when a learner died in between and went on from a checkpoint.
+"""The lineage of policy versions: positions, whose differences are numbers of updates across restarts from checkpoints.
 
 Version numbers are never used twice: after a crash at version 14 with a checkpoint of version 10, training goes on as
 version 15 with the weights of 10 and takes the same groups in the same order again. By number alone a step of version 9 would

@@ -33,7 +33,7 @@ class Cut:
 
     num_groups: int
     stall_s: float
-    """How long the update waited since it had groups enough."""
+    """Time that the update waited since it had groups enough."""
     stall_end: StallEnd
 
 
@@ -67,7 +67,7 @@ class Pacer:
         now: float,
         may_wait: bool = True,
     ) -> Cut | None:
-        """How many of ``groups`` (in order of number) make the batch; None: not yet, ask for the next group.
+        """Number of ``groups``, in order of number, that make the batch; None: the batch is not whole yet.
 
         ``in_flight``: policy versions on their way, None when the last answer was a group and did not tell. ``version``: of the
         present weights. ``now``: seconds on any clock that only goes forward.
@@ -101,7 +101,7 @@ class Pacer:
         return "budget" if stall_s >= self._budget_s else None
 
     def _num_needed(self, groups: Sequence[TrajectoryGroup]) -> int | None:
-        """How many of the first ``groups`` make a batch; None: there are too few, and more can come."""
+        """Number of the first ``groups`` that make a batch; None: there are too few, and more can come."""
         num_taught = 0
         for number, group in enumerate(groups[: self._max_groups], start=1):
             num_taught += self._teaches is None or self._teaches(group)

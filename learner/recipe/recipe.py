@@ -45,9 +45,9 @@ class OrderPlan:
     first_seed: int
     temperature: float
     families: tuple[str, ...] | None = None
-    """None: all of the run's."""
+    """Families to play; None: all of the run's."""
     split: Split | None = None
-    """Whose seeds; None: those of its kind."""
+    """Split that the seeds are from; None: that of the order's kind."""
 
     def to_message(
         self, config: RunConfig, families: Sequence[str], *, policy_version: int, update: int = 0, num_patches: int | None = None
@@ -84,7 +84,7 @@ NO_PHASE = Phase("", "done")
 
 
 def first_phase(config: RunConfig, *, temperature: float, recorded: Recorded = _NONE) -> Phase:
-    """What a fresh run begins with."""
+    """The first phase of a fresh run."""
     orders = _demonstrations(config, recorded)
     name = DEMONSTRATIONS
     if _num_evaluated(config, EVAL_BEFORE):

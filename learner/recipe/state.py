@@ -1,4 +1,4 @@
-"""The conductor's own state: everything besides tensors and episodes that a resumed learner needs. Plain values only."""
+"""The conductor's state: everything besides tensors and episodes that a resumed learner needs. Plain values only."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Of an evaluation: ``ramp_s`` and ``episode_s`` for each episode."""
+    """Pace of an evaluation: it takes ``ramp_s``, and ``episode_s`` for each episode."""
 
     episode_s: float
     """Wall-clock seconds per episode while as many play as can."""
     ramp_s: float
-    """What beginning and end, where fewer play, cost on top."""
+    """Extra seconds at beginning and end, where fewer episodes play."""
 
     def of(self, num_episodes: int) -> float:
         """Seconds that an evaluation of so many takes."""
@@ -60,7 +60,7 @@ class Pace:
 
 @dataclass
 class LoopState:
-    """What a checkpoint holds of the loop."""
+    """The conductor's part of a checkpoint."""
 
     phase: str = ""
     cursor: int = 0
@@ -69,13 +69,13 @@ class LoopState:
     """RL updates so far."""
     policy_version: int = -1
     run_s: float = 0.0
-    """Time since the run was started, start-up included and pauses between attempts left out; what `max_run_s` limits."""
+    """Seconds since the run was started, with start-up, without pauses between attempts; `max_run_s` limits it."""
     start_s: float = 0.0
-    """Of which before the learner's first unit of work."""
+    """Seconds of ``run_s`` before the learner's first unit of work."""
     pace: Pace | None = None
-    """Of the newest evaluation; None before the first."""
+    """Pace of the newest evaluation; None before the first."""
     ends_s: list[float] = field(default_factory=list)
-    """Of the present evaluation's episodes, since its begin."""
+    """End of each episode of the present evaluation, in seconds since its start."""
     sft_sample_s: float | None = None
     """Seconds per step of a supervised round, from the newest one; None before the first."""
     before_round: int | None = None
@@ -83,13 +83,13 @@ class LoopState:
     planned: dict[str, int] = field(default_factory=dict)
     """Evaluation -> episodes per family that the budget gave it."""
     rl_s: float = 0.0
-    """Of which in RL phases and their SFT rounds; what `max_rl_s` limits."""
+    """Seconds of ``run_s`` in RL phases and their SFT rounds; `max_rl_s` limits it."""
     round_s: float = 0.0
-    """Of which in SFT rounds and their checks."""
+    """Seconds of ``rl_s`` in SFT rounds and their checks."""
     env_steps: int = 0
     """Desktop steps in all trajectories taken."""
     rl_env_steps: int = 0
-    """Of which in RL's; what `max_rl_env_steps` limits."""
+    """Steps of ``env_steps`` in training trajectories; `max_rl_env_steps` limits it."""
     episodes: int = 0
     next_seed: int = 0
     """First training seed that no order has played."""

@@ -32,7 +32,7 @@ _NO_TIMING = StepTiming(generate_s=0.0, desktop_s=0.0, settle_s=0.0)
 
 @dataclass(frozen=True, slots=True)
 class KeptEpisode:
-    """What is kept of one trajectory."""
+    """The kept part of one trajectory."""
 
     family: str
     task_id: str

@@ -1,7 +1,7 @@
-"""One supervised round: which episodes, in which minibatches, at which learning rate.
+"""One supervised round: its episodes, its minibatches, and its learning rate.
 
-Successful rollouts of other runs are read out of their newest checkpoints, to clone one generalist from specialists (CODA, arXiv
-2508.20096, section 3.3); nothing is changed in those runs.
+Successful rollouts of other runs are read from their newest checkpoints, to clone one generalist from specialists (CODA, arXiv
+2508.20096, section 3.3). Those runs are not changed.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ def _drawn(run: Path, *, seed: int, per_family: int) -> list[KeptEpisode]:
 
 @dataclass
 class SftRound:
-    """Minibatches and how far the round is; begun anew when its learner died."""
+    """Minibatches and the progress of a round; a round is begun anew when its learner died."""
 
     batches: Sequence[Sequence[Step]]
     max_lr: float
     pool_digest: str
-    """Of the episodes drawn: two rounds with the same digest learn from the same."""
+    """Digest of the episodes drawn: two rounds with the same digest learn from the same episodes."""
     warmup_steps: int = 0
     num_done: int = 0
 
     @property
     def lr(self) -> float:
-        """Learning rate of the batch that `next_batch` gave last."""
+        """Learning rate of the newest minibatch."""
         return self.max_lr * min(1.0, self.num_done / self.warmup_steps) if self.warmup_steps else self.max_lr
 
     def next_batch(self) -> Sequence[Step] | None:
@@ -78,10 +78,11 @@ def make_round(
     success: float = 0.0,
     max_samples: int | None = None,
 ) -> SftRound:
-    """Cloning trains on all demonstrations and on what specialists did well, an Entropulse round on a few successes per task
+    """Cloning trains on all demonstrations and on successes of specialists, an Entropulse round on a few successes per task
     (ComputerRL 3.4).
 
-    ``success``: of the newest training episodes. ``max_samples``: steps that an Entropulse round has time for; None: unlimited.
+    ``success``: success rate of the newest training episodes. ``max_samples``: steps that an Entropulse round has time for; None:
+    any number.
     """
     learner = config.learner
     warmup_steps = 0

@@ -85,7 +85,7 @@ def _is_prompt(tokens: np.ndarray, vocabulary_size: int) -> bool:
 
 
 def _fault(key: StepKey, step: Step, came: Sequence[Step] | None, *, replayed: bool, ages: PolicyAges, age_bound: float) -> str:
-    """What is wrong with ``step``, named as ``key``; empty when nothing is."""
+    """The fault of ``step``, named as ``key``, in words; empty when there is none."""
     if came is None:
         return "" if replayed else "a trajectory that did not come with it and is not called replayed"
     if replayed:

@@ -1,8 +1,8 @@
-"""What stops a run that computes nonsense, or at least says where it began.
+"""Guards against wrong numbers: they stop a run whose engine and learner disagree, and dump steps that are not finite.
 
 The gap: a token that the present weights sampled has a log-prob by the engine and one by the learner. They differ by rounding;
-when they differ by more, engine and learner do not run the same model, and no importance weight means anything. The dump: what
-an optimizer step that was not finite was made of.
+when they differ by more, engine and learner do not run the same model, and no importance weight means anything. The dump: the
+inputs of an optimizer step that was not finite.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from computerrl.learner.model.ranks import Ranks
 from computerrl.learner.model.transfers import fetch
 
 _MAX_DUMPS = 5
-"""Of a run; the first ones tell most."""
+"""Dumps that a run keeps, the first ones."""
 _MIN_TOKENS = 32
-"""Fewer say little about a mean."""
+"""Tokens that a mean needs to be compared with its limit."""
 
 
 class LogprobGap:
     """Mean absolute difference between learner's and engine's log-probs, over tokens that the present weights sampled."""
 
     def __init__(self, *, limit: float | None) -> None:
-        """``limit``: of the mean; None: none."""
+        """``limit``: largest mean that is accepted; None: no limit."""
         self._limit = limit
         self._total = 0.0
         self._num_tokens = 0
@@ -73,14 +73,14 @@ class LogprobGap:
 
 
 class EffectiveSamples:
-    """How much an optimizer step's trajectories say, by their importance weights (VCPO, arXiv 2602.17616).
+    """Effective sample size of an optimizer step's trajectories, by their importance weights (VCPO, arXiv 2602.17616).
 
     The weight of a trajectory is the product of the weights of its tokens in the step. Packs and ranks may each hold a part of a
     trajectory, so logarithms are summed first.
     """
 
     def __init__(self, num_trajectories: int) -> None:
-        """``num_trajectories``: of the batch; the step may hold some of them."""
+        """``num_trajectories``: trajectories of the batch, of which the step may hold some."""
         self._num_trajectories = num_trajectories
         self._present: set[int] = set()
         self._log_weights_T: torch.Tensor | None = None
@@ -104,7 +104,7 @@ class EffectiveSamples:
         # The share is the same for all multiples of w: none is above 1, so that none overflows.
         weights = np.exp(log_weights - max(0.0, log_weights.max()))
         of_squares = float((weights**2).sum())
-        # All weights underflowed to 0: the step says nothing, and must not get the full learning rate for it.
+        # All weights underflowed to 0: the step has no effective sample and must not get the full learning rate.
         return float(weights.sum()) ** 2 / (len(weights) * of_squares) if of_squares else 0.0
 
 
@@ -121,7 +121,7 @@ class SeenPass:
 
 
 def reason_not_finite(passes: Sequence[SeenPass], gradients: Mapping[str, torch.Tensor]) -> str:
-    """What was not finite first, in words."""
+    """The first value that was not finite, in words."""
     bad = [(one, loss) for one, loss in zip(passes, fetch([one.loss for one in passes]), strict=True) if not math.isfinite(loss)]
     if bad:
         reason = f"the loss of {len(bad)} of {len(passes)} passes ({', '.join(str(loss) for _, loss in bad[:3])})"
@@ -132,7 +132,7 @@ def reason_not_finite(passes: Sequence[SeenPass], gradients: Mapping[str, torch.
 
 
 def dump(folder: Path, passes: Sequence[SeenPass], *, reason: str, name: str) -> Path | None:
-    """Write what the step was made of to a file of ``name``; the path, None when there are enough already. Raises `OSError`.
+    """Write the inputs of the step to a file of ``name``; returns the path, None when there are enough already. Raises `OSError`.
 
     Per pass i: ``tokens_i`` [N] the packed tokens, ``logprobs_i``, ``behavior_logprobs_i``, ``advantage_i``, ``weight_i``,
     ``age_i`` [M] of its action tokens; of a supervised pass only the first two.

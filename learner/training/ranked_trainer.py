@@ -221,7 +221,7 @@ _CARRIER = Trajectory(
 
 
 def steps_to_bytes(steps: Sequence[Step]) -> list[bytes]:
-    """Whole steps, whatever fields they have."""
+    """``steps`` as frames of the codec, with all their fields."""
     from msgspec.structs import replace
 
     return encode(replace(_CARRIER, steps=tuple(steps)), sender="learner-0:ranks", message_id=0, limited=False)

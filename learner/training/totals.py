@@ -1,4 +1,4 @@
-"""Figures of an update while it is made: sums over passes, then over ranks (a collective), then means."""
+"""Figures of an update: sums over passes, then over ranks (a collective), then means."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ class Totals:
         self._counts = {"num_packs": 0.0, "num_computed_tokens": 0.0, "num_sample_tokens": 0.0}
 
     def add(self, name: str, total: torch.Tensor | float, count: torch.Tensor | float) -> None:
-        """Tensors are of one element; their values are looked at when they are first needed, all at once."""
+        """Add to a metric. Tensors have one element; their values are read when they are first needed, all at once."""
         kept = total.detach() if isinstance(total, torch.Tensor) else total
         self._added.append((name, kept, count))
 
     def add_packs(self, packs: Sequence[Pack]) -> None:
-        """Count what is computed."""
+        """Count the tokens of ``packs``."""
         for pack in packs:
             self._counts["num_packs"] += 1.0
             self._counts["num_computed_tokens"] += pack.num_nodes
             self._counts["num_sample_tokens"] += pack.num_sample_tokens
 
     def add_up(self, ranks: Ranks) -> None:
-        """Make them those of all ranks."""
+        """Add the totals of all ranks."""
         self._settle()
         counts = {name: (count, 0.0) for name, count in self._counts.items()}
         summed = ranks.sum(self._totals | counts)
@@ -44,7 +44,7 @@ class Totals:
         self._totals = summed
 
     def _settle(self) -> None:
-        """Look at the values of what was added since the last time."""
+        """Read the values that were added since the last time."""
         tensors = [value for _, *pair in self._added for value in pair if isinstance(value, torch.Tensor)]
         values = iter(fetch(tensors))
         for name, *pair in self._added:
@@ -65,7 +65,7 @@ class Totals:
         return means | {name: total / count for name, (total, count) in self._totals.items() if count}
 
     def pack_metrics(self, samples: Sequence[Step], *, seconds: float) -> dict[str, float]:
-        """How much was computed for ``samples``, and how fast."""
+        """Amount and speed of the computation for ``samples``."""
         num_nodes, num_sample_tokens = self._counts["num_computed_tokens"], self._counts["num_sample_tokens"]
         padded = padded_tokens(samples, batch_size=_PADDED_BATCH_SIZE)
         return {
