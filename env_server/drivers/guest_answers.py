@@ -54,7 +54,6 @@ class GuestAnswer(msgspec.Struct, forbid_unknown_fields=True):
     """Number of changes on screen; every observation has it."""
     settled_by: SettledBy = "none"
     settle_s: _Seconds = 0.0
-    tree_age_s: _Seconds = 0.0
     finished: bool = False
     action_error: str = ""
     result: str = ""

@@ -77,10 +77,10 @@ class View:
         window, app = self._windows.front()
         if window is None or app is None:
             return []
-        return self._read(window, app, deadline=time.monotonic() + _OSWORLD_READ_LIMIT_S)[0]
+        return self._read(window, app, deadline=time.monotonic() + _OSWORLD_READ_LIMIT_S)
 
-    def _read(self, window: Window, app: App | None, *, deadline: float) -> tuple[list[Node], float]:
-        """(nodes, age in seconds); see `TreeReader.read`."""
+    def _read(self, window: Window, app: App | None, *, deadline: float) -> list[Node]:
+        """Nodes of the application in front; see `TreeReader.read`."""
         chromium = self._apps.chromium
         page: Page | None = None
         if not window.is_dialog:  # while a page asks something in a dialog, it answers nothing
@@ -99,10 +99,10 @@ class View:
         """The observation for the host; nodes are left out when they are those of ``known_tree``, which it has."""
         window, app = self._windows.front()
         nodes: list[Node] = []
-        age_s, tree = 0.0, 0
+        tree = 0
         if with_tree and window is not None:
             # One that is on its way to the bus, or just ending, has none: a warm one that stays away is noticed at its next use.
-            nodes, age_s = self._read(window, app, deadline=deadline)
+            nodes = self._read(window, app, deadline=deadline)
             tree = self._reader.serial
         self.front = app.name if app else ""
         self._screen.connection.pump()  # a drawing during the reading of the tree counts for the picture
@@ -114,7 +114,6 @@ class View:
             "picture": self._screen.connection.num_damages,
             "settled_by": settled.by,
             "settle_s": settled.duration_s,
-            "tree_age_s": age_s,
         }
 
     def may_read_ahead(self, app: App) -> bool:

@@ -43,7 +43,6 @@ class TreeReader:
         self._sheet = SheetTree(calc, accessibility)
         self._last: list[Node] = []
         self._last_key: tuple[object, ...] = ()
-        self._last_at = 0.0
         self.serial = 0
         """Goes up with every reading: the same number means the same nodes."""
         self._mark_path = ""
@@ -65,8 +64,8 @@ class TreeReader:
         frame_mark: str = "",
         is_mark_sure: bool = False,
         page: Page | None = None,
-    ) -> tuple[list[Node], float]:
-        """(nodes, age in seconds) of the application in front, whose windows process ``pid`` shows.
+    ) -> list[Node]:
+        """Nodes of the application in front, whose windows process ``pid`` shows; the last ones when it misses its deadline.
 
         ``app``: empty for a process that is none of the desktop's applications; ``is_warm``: it runs all the time, so that
         silence in a task's first reading is an error (`DBusError`, `AppGone`); ``frame_mark``: name of an object that is in the
@@ -81,7 +80,7 @@ class TreeReader:
         arrangement = self._arrangement(pid)
         key = (app, pid, arrangement.key)
         if (*key, self._num_changes()) == self._last_key:
-            return self._last, 0.0
+            return self._last
         self._read_since = self._num_changes()
         try:
             missed = page.ask_missed() if page else list
@@ -89,16 +88,16 @@ class TreeReader:
             nodes = self._read_app(app, pid, arrangement, frame_mark, limit_s, deadline)
         except (DBusError, AppGone):
             if has_last:
-                return self._last, time.monotonic() - self._last_at
+                return self._last
             if is_warm and not self._last:
                 raise
             self.serial += 1
             self._last_key = ()
-            return arrangement.seen([]), 0.0
+            return arrangement.seen([])
         nodes = within_reach(nodes, missed())
-        self._last, self._last_at, self._last_key = nodes, time.monotonic(), (*key, self._read_since)
+        self._last, self._last_key = nodes, (*key, self._read_since)
         self.serial += 1
-        return nodes, 0.0
+        return nodes
 
     def _read_app(
         self, app: str, pid: int, arrangement: Arrangement, frame_mark: str, limit_s: float, deadline: float

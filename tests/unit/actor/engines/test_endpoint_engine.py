@@ -434,7 +434,7 @@ def test_answer_of_a_strange_server_is_refused_by_the_check_in_words_that_can_be
 def test_answer_without_end_is_refused_when_it_is_too_large(
     raw_server: Callable[[bytes], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endpoint, "_MAX_ANSWER_BYTES", 1 << 20)
+    monkeypatch.setattr(endpoint, "_MAX_REPLY_BYTES", 1 << 20)
     for head in (b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n", CHUNKED + b"3b9aca00\r\n"):
         with pytest.raises(ConfigError, match="more than 1 MiB"):
             Endpoint(EndpointConfig(url=f"http://{raw_server(head + b' ' * (2 << 20))}/v1")).find_model()

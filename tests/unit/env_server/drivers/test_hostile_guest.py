@@ -63,7 +63,7 @@ def hear():
     return json.loads(body)
 W, H = 640, 480
 HEADER = struct.pack(">25I", 100, 7, 2, 24, W, H, 0, 0, 32, 0, 32, 32, W * 4, 4, 0, 0, 0, 0, 24, 0, W, H, 0, 0, 0)
-GOOD = dict(app="calc", title="t", tree=1, nodes=[], picture=1, settled_by="quiet", settle_s=0.1, tree_age_s=0.0, finished=False)
+GOOD = dict(app="calc", title="t", tree=1, nodes=[], picture=1, settled_by="quiet", settle_s=0.1, finished=False)
 number = 0
 def answer(**changes):
     global number
