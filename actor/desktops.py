@@ -1,6 +1,6 @@
-"""Which env_server an episode plays on: the living ones by the broker's directory, the least used first.
+"""Choice of the env_server for an episode: the live one with the fewest episodes, by the broker's directory.
 
-Leases nothing itself. A server that did not answer is left out until the directory was asked again and a pause has passed.
+This file leases nothing itself. A server that did not reply is left out until the directory is read again and a pause has passed.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from computerrl.common.errors import HostBroken, NoDesktop, PeerTimeout
 from computerrl.common.messages import Assignment, PeerEntry, TaskRef
 
 DESKTOPS_ENDPOINT = "desktops"
-"""Name under which an env_server announces its socket."""
+"""Name under which an env_server announces its socket in `Hello.endpoints`."""
 
 REFRESH_S = 2.0
-"""The directory is asked again after this long, sooner after a failure."""
+"""Time after which the directory is read again; a failure shortens it."""
 
 AVOID_S = 3.0
-"""A server that failed as a whole is left out for this long, unless there is no other."""
+"""Time for which a server that failed as a whole is left out, unless there is no other."""
 
 
-class Source(Protocol):
-    """Where episodes get a desktop client from."""
+class DesktopSource(Protocol):
+    """Source of desktop clients for episodes."""
 
     def pick(self, assignment: Assignment | None = None) -> AbstractContextManager[DesktopCalls]:
-        """A client for one episode, best of the server that was told to prepare it. Raises `NoDesktop` when none is known."""
+        """A client for one episode, if possible of the server that prepared its task. Raises `NoDesktop` without any server."""
 
     def close(self) -> None:
-        """Close all clients; requests under way end with `PeerTimeout`."""
+        """Close all clients; requests under way raise `PeerTimeout`."""
 
 
 class Closable(DesktopCalls, Protocol):
-    """A client made here is closed here."""
+    """A client that is closed by its source."""
 
     def close(self) -> None: ...
 
 
 class OneServer:
-    """A `Source` of one client that is always there (serial mode, tests)."""
+    """A `DesktopSource` of one client that is always there (serial mode, tests)."""
 
     def __init__(self, desktops: DesktopCalls) -> None:
         self._desktops = desktops
@@ -54,7 +54,7 @@ class OneServer:
         yield self._desktops
 
     def close(self) -> None:
-        """The client belongs to whoever made it."""
+        """Do nothing: the caller of the constructor closes the client."""
 
 
 @dataclass(slots=True)
@@ -64,11 +64,11 @@ class _Server:
     num_episodes: int = 0
     avoid_until: float = 0.0
     prepares: TaskRef | None = None
-    """What the episode begun there last announced as the next task: a spare desktop may show it."""
+    """Next task that the latest episode there announced; a spare desktop may show it."""
 
 
 class DesktopDirectory:
-    """A `Source` over all env_servers of the run."""
+    """A `DesktopSource` over all env_servers of the run."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class DesktopDirectory:
         *,
         clock: Clock = monotonic_s,
     ) -> None:
-        """``find`` asks the broker; ``connect`` makes a client for an address."""
+        """``find`` returns the broker's directory; ``connect`` makes a client for an address."""
         self._find = find
         self._connect = connect
         self._clock = clock
@@ -121,7 +121,7 @@ class DesktopDirectory:
             task = assignment.task if assignment is not None else None
 
             def badness(server: _Server) -> tuple[bool, int, bool, int]:
-                # A spare there is worth one episode more.
+                # A spare desktop there counts as one episode less.
                 is_prepared = task is not None and server.prepares == task
                 return server.avoid_until > now, server.num_episodes - is_prepared, not is_prepared, server.entry.index
 
@@ -144,7 +144,7 @@ class DesktopDirectory:
             self._refresh_at = self._clock() + (REFRESH_S if entries else 0.0)
 
     def _forget_gone(self) -> None:
-        """Close clients of servers that are gone and on which no episode of ours is left to fail by itself."""
+        """Close clients of servers that are gone and have no episode of this actor left."""
         for key, server in list(self._servers.items()):
             if key not in self._alive and server.num_episodes == 0:
                 del self._servers[key]

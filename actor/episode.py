@@ -40,8 +40,8 @@ from computerrl.common.messages import (
 )
 
 TIME_LIMIT_FRACTION = 0.8
-"""An episode is ended and judged at this part of its assignment's time limit: a trajectory that comes after the limit was
-played for nothing, because the slot is somebody else's by then."""
+"""Fraction of the assignment's time limit at which an episode is ended and evaluated. A trajectory after the limit is of no use:
+the broker has assigned the slot to another actor by then."""
 
 _NO_INTS = np.zeros(0, dtype=np.int32)
 _NO_FLOATS = np.zeros(0, dtype=np.float32)
@@ -78,20 +78,20 @@ def _no_activity(_: Activity) -> AbstractContextManager[object]:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeSetting:
-    """What stays the same for all episodes of an actor."""
+    """Settings that all episodes of an actor share."""
 
     actor: str
     """`actor-<index>:<incarnation>`"""
     incarnation: str
     max_new_tokens: int
     max_invalid_actions: int = 2
-    """In a row; the episode ends then and is judged as it stands."""
+    """Number of invalid actions in a row after which the episode ends and is evaluated as it is."""
     require_done: bool = False
-    """Success needs `done()`, or a task that ended by itself."""
+    """Whether success needs `done()`, or a task that ends by itself."""
     stopped: Callable[[], bool] = lambda: False
-    """Asked before every step."""
+    """Whether the actor is stopping; checked before every step."""
     during: Callable[[Activity], AbstractContextManager[object]] = _no_activity
-    """Entered while generating and while waiting for the desktop, for the actor's meters."""
+    """Context manager around generation and around waiting for the desktop, for the actor's meters."""
 
 
 def play_episode(
@@ -103,9 +103,9 @@ def play_episode(
     setting: EpisodeSetting,
     asked_s: float = 0.0,
 ) -> Trajectory:
-    """Play ``assignment``. ``engine`` may be None for demonstrations; ``asked_s`` is what getting the assignment took.
+    """Play ``assignment``. ``engine`` may be None for demonstrations; ``asked_s``: seconds that the assignment request took.
 
-    Raises `EnvError`, `PeerTimeout`, `EngineFailed` and `EpisodeAborted`; the desktop is given back before, if that is possible.
+    Raises `EnvError`, `PeerTimeout`, `EngineFailed` and `EpisodeAborted`, after returning the desktop if that is possible.
     """
     started_at, started = unix_now(), time.perf_counter()
     with setting.during("desktop"):
@@ -123,7 +123,7 @@ def play_episode(
     finally:
         _release(desktops, lease)
     failed = setting.require_done and end_reason not in ("done_action", "fail_action", "task_finished")
-    # What the demonstrator did is no success of the policy's.
+    # An episode in which the demonstrator acted is no success of the policy.
     failed = failed or end_reason == "off_demonstration" or episode.num_patched > 0
     duration_s = time.perf_counter() - started
     busy_s = reset_s + evaluate_s + sum(step.timing.generate_s + step.timing.desktop_s for step in episode.steps)
@@ -161,7 +161,7 @@ def _release(desktops: DesktopCalls, lease: Lease) -> None:
 
 
 class _Episode:
-    """The loop from the first observation to the end."""
+    """The loop of one episode, from the first observation to the end."""
 
     def __init__(
         self,
@@ -185,12 +185,12 @@ class _Episode:
         self._deadline = deadline
         self._history: list[PastAction] = []
         self.num_patched = 0
-        """Actions of the demonstrator that were done in place of the policy's."""
+        """Number of the demonstrator's actions that were done in place of the policy's."""
         self.observation: Observation = first.observation
         self.steps: list[Step] = []
 
     def run(self) -> EndReason:
-        """Act until the end."""
+        """Act until the episode ends; returns the reason."""
         for _ in range(self._assignment.max_steps):
             if self._setting.stopped():
                 raise EpisodeAborted("the actor is stopping")
@@ -266,7 +266,7 @@ class _Episode:
             raise TaskFailed(f"the demonstrated {action_text:.200} cannot be said to this screen: {error.args[0]}") from error
         tokens = self._prompt.encode_action(text)
         if len(tokens) > self._setting.max_new_tokens:
-            # The policy learns it and can never say it to the end.
+            # The policy would learn it and could never sample it to the end.
             log.get_logger().warning(
                 "demonstration.too_long", num_tokens=len(tokens), max_new_tokens=self._setting.max_new_tokens, action=action_text
             )
@@ -347,7 +347,7 @@ class _Acted:
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """An action's text with what training needs of it."""
+    """A chosen action as text, with its tokens and log-probs for training."""
 
     text: str
     tokens: np.ndarray
@@ -356,4 +356,4 @@ class _Chosen:
     generate_s: float
     demonstrate_s: float
     cut: bool = False
-    """Sampling ended by length: whatever the text says, the policy did not end its action."""
+    """Whether sampling ended by length. Then the policy did not end its action, whatever the text says."""

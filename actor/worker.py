@@ -5,9 +5,9 @@
     weight receiver ──load──► engine thread ◄──requests─────┘ └── env_servers
 
 While one slot waits for the engine or the broker, the others keep their desktops busy. The engine starts in the background;
-until the receiver has it at a version of the learner's, slots play demonstrations (policy version -1). An actor waits for the
-learner only where the broker says so (staleness bound, version on its way), and that time is counted apart. Errors of our
-own parts give the assignment back; anything unexpected ends the process, which the supervisor starts again.
+until it has loaded a version of the learner, slots play demonstrations (policy version -1). An actor waits for the learner only
+where the broker demands it (staleness bound, version on its way), and that time is counted separately. After a `ComputerRLError`
+the assignment is returned; any other error ends the process, which the supervisor starts again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from typing import Protocol
 
 from computerrl.actor.activity import ActivityMeter
-from computerrl.actor.desktops import Source
+from computerrl.actor.desktops import DesktopSource
 from computerrl.actor.engines.base import NO_VERSION, Sampler, Versions
 from computerrl.actor.episode import EpisodeAborted, EpisodeSetting, play_episode
 from computerrl.actor.prompts.builder import PromptBuilder
@@ -30,19 +30,19 @@ from computerrl.common.metrics import Rate, Timings
 
 FIRST_BACKOFF_S = 0.1
 MAX_BACKOFF_S = 5.0
-"""Pause after an error of our parts; doubles from the first to the most, per slot, until an episode succeeds."""
+"""First and longest pause of a slot after a `ComputerRLError`; it doubles in between, until an episode succeeds."""
 
 MAX_VERSION_WAIT_S = 0.5
 """Longest wait for a new version before the broker is asked again: orders may have changed without one."""
 
 JOIN_S = 1.2
-"""At a stop, slots get this long to end at their next step and give their desktops back, before connections are cut."""
+"""Time at a stop for slots to end at their next step and return their desktops, before connections are cut."""
 
 CUT_JOIN_S = 0.5
-"""And this long after that."""
+"""Time for slots to end after their connections are cut."""
 
 
-class Broker(Protocol):
+class AssignmentBroker(Protocol):
     """The part of `broker.client.BrokerClient` used here."""
 
     def request_assignment(self, incarnation: str, policy_version: int) -> Assignment | NoAssignment: ...
@@ -59,8 +59,8 @@ class ActorWorker:
         self,
         config: ActorConfig,
         *,
-        broker: Broker,
-        desktops: Source,
+        broker: AssignmentBroker,
+        desktops: DesktopSource,
         prompt: PromptBuilder,
         actor: str,
         incarnation: str,
@@ -96,7 +96,7 @@ class ActorWorker:
     # --- engine ------------------------------------------------------------------------------------------------------
 
     def use_engine(self, engine: Sampler, versions: Versions | None = None) -> None:
-        """Play everything from now on. ``versions`` says what is served (weights checked); None: what the engine holds."""
+        """Play all kinds of episodes from now on. ``versions``: versions that may be served; None: the version in the engine."""
         self._versions = versions
         self._engine = engine
 
@@ -111,21 +111,21 @@ class ActorWorker:
     # --- life --------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin playing in ``num_episodes`` threads."""
+        """Start playing in ``num_episodes`` threads."""
         for slot in range(self._config.num_episodes):
             thread = threading.Thread(target=self._run_slot, args=(slot,), name=f"episode-{slot}", daemon=True)
             self._threads.append(thread)
             thread.start()
 
     def close(self) -> None:
-        """End all slots; call after the stop token was set. Desktops are given back where that is quick."""
+        """End all slots; call it after the stop token is set. Desktops are returned where that is quick."""
         self._join(JOIN_S)
         self._desktops.close()
         self._join(CUT_JOIN_S)
 
     @property
     def failure(self) -> Exception | None:
-        """What ended a slot unexpectedly; the process should end with it."""
+        """Error that ended a slot unexpectedly; the process should end with it."""
         return self._failure
 
     def _join(self, limit_s: float) -> None:
@@ -136,9 +136,9 @@ class ActorWorker:
     # --- playing -----------------------------------------------------------------------------------------------------
 
     def run_episode_once(self) -> bool:
-        """Ask for one assignment and play it (serial mode). False when the broker has none now.
+        """Request one assignment and play it (serial mode). Returns False when the broker has none now.
 
-        Raises what broke the episode, after the assignment was given back.
+        Raises the error that broke the episode, after the assignment was returned.
         """
         asked = time.perf_counter()
         reply = self._broker.request_assignment(self._incarnation, self.policy_version)
@@ -164,7 +164,7 @@ class ActorWorker:
                     self._stop.wait(backoff_s)
                     backoff_s = min(MAX_BACKOFF_S, 2 * backoff_s)
         except Exception as error:  # noqa: BLE001
-            # Thread boundary: a fault of this program. The process must not go on with a slot less than it says.
+            # Thread boundary: a fault of this program. The process must not go on with fewer slots than it reports.
             log.get_logger().exception("actor.slot_failed", slot=slot)
             self._failure = error
             self._stop.stop(f"episode slot {slot} failed: {type(error).__name__}: {error}")
@@ -199,19 +199,19 @@ class ActorWorker:
             self._count(trajectory)
             self._submit(trajectory)
         except ComputerRLError as error:
-            self._give_back(assignment, error)
+            self._return(assignment, error)
             raise
 
-    def _give_back(self, assignment: Assignment, error: ComputerRLError) -> None:
+    def _return(self, assignment: Assignment, error: ComputerRLError) -> None:
         self._num_returned += 1
         try:
             self._broker.return_assignment(assignment.assignment_id, incarnation=self._incarnation, reason=error.code)
         except ComputerRLError as second:
-            # The broker takes the slot back by itself after its time limit; the first error is the one to act on.
+            # The broker releases the slot by itself after its time limit; the first error is the one to act on.
             log.get_logger().warning("assignment.return_failed", assignment_id=assignment.assignment_id, error=second.code)
 
     def _submit(self, trajectory: Trajectory) -> None:
-        """Hand the trajectory in until there is a receipt; the broker drops what it gets twice."""
+        """Submit the trajectory until there is a receipt; the broker drops duplicates."""
         backoff_s = FIRST_BACKOFF_S
         while True:
             try:
@@ -235,7 +235,7 @@ class ActorWorker:
                 self._timings["generate"].add(step.timing.generate_s)
 
     def _complain(self, error: ComputerRLError) -> None:
-        # One line per kind of trouble, not one per retry of every slot.
+        # One line per error, not one per retry of every slot.
         if self._last_error != str(error):
             self._last_error = str(error)
             log.get_logger().warning("episode.given_back", error=error.code, reason=str(error))
@@ -243,7 +243,7 @@ class ActorWorker:
     # --- meters ------------------------------------------------------------------------------------------------------
 
     def metrics(self) -> dict[str, float]:
-        """For heartbeats; names as in docs."""
+        """Figures for heartbeats, see docs/metrics.md."""
         fractions = {f"actor/{kind}_fraction": value for kind, value in self.activity.fractions().items()}
         engine = self._engine
         return {

@@ -16,7 +16,7 @@ from computerrl.common.wire import codec
 from computerrl.common.wire.addresses import is_ipv6, split_address
 from computerrl.common.wire.channel import error_from_reply
 from computerrl.common.wire.keys import Keys
-from computerrl.common.wire.transport.sockets import Context, receive_frames, set_common_options
+from computerrl.common.wire.transport.sockets import TransportContext, receive_frames, set_common_options
 
 _PING_MS, _PONG_TIMEOUT_MS = 15_000, 30_000
 """ZeroMQ heartbeats of clients. ZeroMQ's own threads reply, so a busy Python process does not look dead. Servers send none: pings
@@ -41,7 +41,7 @@ def client_socket(context: zmq.Context[zmq.Socket[bytes]], keys: Keys) -> zmq.So
 class _Connection:
     """One DEALER socket with at most one request in flight."""
 
-    def __init__(self, context: Context, address: str, keys: Keys, *, gives_up_refused: bool) -> None:
+    def __init__(self, context: TransportContext, address: str, keys: Keys, *, gives_up_refused: bool) -> None:
         self._address = address
         self.socket = client_socket(context, keys)
         self.socket.setsockopt(zmq.CONNECT_TIMEOUT, _CONNECT_MS)
@@ -100,7 +100,7 @@ class Client:
         self._gives_up_refused = gives_up_refused
         self.sender = sender
         self._keys = keys
-        self._context: Context = Context()
+        self._context = TransportContext()
         self._lock = threading.Lock()
         self._idle: list[_Connection] = []
         self._num_busy = 0

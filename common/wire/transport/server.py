@@ -23,7 +23,7 @@ from computerrl.common.wire.codec import Buffer, Envelope
 from computerrl.common.wire.keys import AllowList, Keys
 from computerrl.common.wire.ports import free_looking_ports
 from computerrl.common.wire.refusals import Refusals
-from computerrl.common.wire.transport.sockets import Context, receive_frames, set_common_options
+from computerrl.common.wire.transport.sockets import TransportContext, receive_frames, set_common_options
 
 _MAX_REQUESTS = 256
 """Maximum number of requests of one `Server.poll`, so that replies and deadlines never wait long."""
@@ -56,7 +56,7 @@ class Server:
     def __init__(self, bind: str, *, keys: Keys, sender: str) -> None:
         """``bind``: `tcp://host:port`; port 0 takes a free one. Raises `SetupError` when it cannot be bound."""
         self._sender = sender
-        self._context: Context = Context()
+        self._context = TransportContext()
         self._authenticator = zmq.auth.thread.ThreadAuthenticator(self._context)
         self._authenticator.start()
         self._authenticator.configure_curve_callback(_ZAP_DOMAIN, credentials_provider=AllowList(keys))

@@ -20,7 +20,7 @@ _COPIED_BYTES = 64 << 10
 """Maximum size of a frame that is copied on arrival. Copying a trajectory of 1 MB would take a tenth of the broker's time."""
 
 
-class Context(zmq.Context[zmq.Socket[bytes]]):
+class TransportContext(zmq.Context[zmq.Socket[bytes]]):
     """A context that the garbage collector does not terminate: that would block for ever while its sockets are still open."""
 
     def __del__(self) -> None:
