@@ -1,4 +1,4 @@
-"""Messages for tests: one example of every kind, and trajectories that fill given assignments."""
+"""Messages for tests: one example of every kind, trajectories that fill given assignments, and a desk that asks a core."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from computerrl.broker.core import BrokerCore
+from computerrl.broker.events import MessagePersisted, MessageReceived, Persist, Reply, TimePassed
 from computerrl.common.messages import (
     Ack,
     Action,
@@ -203,3 +204,59 @@ def examples() -> list[Message]:
     ]
     assert {type(message) for message in found} == set(get_args(Message))
     return found
+
+
+class Desk:
+    """Asks a core as a process would, and persists at once what it wants persisted."""
+
+    def __init__(self, broker: BrokerCore | None = None) -> None:
+        self.core = broker if broker is not None else core()
+        self.now = 0.0
+
+    def ask(self, message: Message, *, sender: str = "actor-0:a") -> Message:
+        effects = self.core.handle(MessageReceived(0, message, sender), self.now)
+        while records := [effect for effect in effects if isinstance(effect, Persist)]:
+            (record,) = records
+            effects = self.core.handle(MessagePersisted(0, record.message, record.context), self.now)
+        (reply,) = [effect for effect in effects if isinstance(effect, Reply)]
+        self.check()
+        return reply.message
+
+    def check(self) -> None:
+        counters = self.core.counters
+        assert counters["received"] == counters["delivered"] + counters["held"] + counters["rejected"]
+
+    def assign(self, incarnation: str = "a", *, policy_version: int = 0, request_id: str = "") -> Message:
+        return self.ask(AssignmentRequest(incarnation, policy_version, request_id), sender=f"actor-0:{incarnation}")
+
+    def play(self, count: int = 1, *, policy_version: int = 0) -> list[Assignment]:
+        """Take and submit ``count`` assignments."""
+        played = []
+        for _ in range(count):
+            granted = self.assign(policy_version=policy_version)
+            assert isinstance(granted, Assignment), granted
+            receipt = self.ask(trajectory_for(granted))
+            assert receipt == TrajectoryReceipt(granted.assignment_id, accepted=True, reason="")
+            played.append(granted)
+        return played
+
+    def assign_all(self, *, policy_version: int = 0) -> tuple[list[Assignment], str]:
+        """Take assignments until there are none, and why there are none."""
+        granted: list[Assignment] = []
+        while isinstance(answer := self.assign(policy_version=policy_version), Assignment):
+            granted.append(answer)
+        assert isinstance(answer, NoAssignment)
+        return granted, answer.reason
+
+    def pass_time(self, duration_s: float) -> None:
+        self.now += duration_s
+        self.core.handle(TimePassed(), self.now)
+        self.check()
+
+    def hello(self, incarnation: str = "a", *, index: int = 0) -> Message:
+        hello = Hello("actor", index, incarnation, "node1", 1, {})
+        return self.ask(hello, sender=f"actor-{index}:{incarnation}")
+
+    def beat(self, incarnation: str = "a", *, index: int = 0) -> Message:
+        beat = Heartbeat("actor", index, incarnation, {"actor/x": 1.0}, "playing")
+        return self.ask(beat, sender=f"actor-{index}:{incarnation}")

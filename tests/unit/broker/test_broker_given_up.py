@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from test_broker_core import Desk
 
 from computerrl.broker.journal.file import MemoryJournal
 from computerrl.broker.service import BrokerService
@@ -19,7 +18,7 @@ from computerrl.common.messages import (
     TrajectoryReceipt,
 )
 from tests.support.broker_invariants import CheckedCore
-from tests.support.data.broker_data import core, order, trajectory_for
+from tests.support.data.broker_data import Desk, core, order, trajectory_for
 
 
 @pytest.fixture

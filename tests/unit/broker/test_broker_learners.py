@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from test_broker_core import Desk
 
 from computerrl.broker.core import BrokerCore
 from computerrl.broker.events import MessageReceived, Persist
@@ -20,7 +19,7 @@ from computerrl.common.messages import (
     VersionAnnouncement,
     Welcome,
 )
-from tests.support.data.broker_data import core, order
+from tests.support.data.broker_data import Desk, core, order
 
 
 def hello(incarnation: str, *, role: str = "learner") -> Hello:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from test_broker_core import Desk
 
 from computerrl.broker.events import StateRestored, TrajectoryRestored
 from computerrl.common.messages import (
@@ -17,7 +16,7 @@ from computerrl.common.messages import (
     TrajectoryGroup,
     VersionAnnouncement,
 )
-from tests.support.data.broker_data import core, order, step, trajectory_for
+from tests.support.data.broker_data import Desk, core, order, step, trajectory_for
 
 
 def in_flight(desk: Desk, group_seq: int = 0) -> tuple[int, ...]:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import msgpack
 import numpy as np
 import pytest
-from test_broker_core import Desk
 from test_transport_security import serving
 
 from computerrl.broker.orders import order_book
@@ -37,7 +36,7 @@ from computerrl.common.messages import (
 )
 from computerrl.common.wire import codec, transport
 from computerrl.common.wire.transport import Client
-from tests.support.data.broker_data import assignment, core, order, step, trajectory_for
+from tests.support.data.broker_data import Desk, assignment, core, order, step, trajectory_for
 
 MIB = 1 << 20
 
