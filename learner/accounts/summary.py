@@ -47,8 +47,12 @@ class TrainedSteps:
         self.ages = [batch.ages.oldest(batch.samples[place]) for place in self._places.values()]
         """Ages of the steps that came for this update, in updates; steps out of an algorithm's memory are not among them."""
         self.num_steps_by_age = {str(age): self.ages.count(age) for age in sorted(set(self.ages))}
-        self.num_trajectories = 0
         self.num_steps = len(batch.samples) - len(skipped)
+
+    @property
+    def num_trajectories(self) -> int:
+        """Trajectories that came for this update and of which a step was trained."""
+        return len({trajectory_id for trajectory_id, _ in self._places})
 
     @property
     def max_age_trained(self) -> int:
@@ -78,7 +82,6 @@ class TrainedSteps:
                 for trajectory, outcome in zip(group.trajectories, outcomes[-1], strict=True)
                 if outcome != "not_chosen"
             }
-        self.num_trajectories = sum(outcome == "trained" for of_group in outcomes for outcome in of_group)
         return outcomes, ages
 
     def advantages(self, groups: Iterable[TrajectoryGroup]) -> dict[str, list[float | None]]:

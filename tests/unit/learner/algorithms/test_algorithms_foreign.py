@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -342,3 +342,39 @@ def test_a_run_whose_algorithm_leaves_rollouts_out_has_books_that_say_so(tmp_pat
     lines = [line for line in read_json_lines(bench.folder.folder / "ledger.jsonl") if line["update"]]
     counts = {outcome: sum(line["outcome"] == outcome for line in lines) for outcome in ("trained", "not_chosen")}
     assert counts == {"trained": 8, "not_chosen": 8}
+
+
+class Watches(GRPO):
+    """Keeps all that `prepare` is given: numbers of the groups, the versions of their tokens, and their ages."""
+
+    seen: ClassVar[list[tuple[list[int], list[int], list[int]]]] = []
+
+    def prepare(self, groups: Groups, *, ages: PolicyAges) -> TrainBatch:
+        steps = [step for group in groups for one in group.trajectories for step in one.steps]
+        versions = [int(version) for step in steps for version in step.policy_versions]
+        found = [int(age) for step in steps for age in ages.of(step)]
+        self.seen.append(([group.group_seq for group in groups], versions, found))
+        return super().prepare(groups, ages=ages)
+
+
+def test_an_algorithm_is_given_policy_versions_and_ages_after_a_restart_too(tmp_path: Path) -> None:
+    Watches.seen.clear()
+    algorithm = {"name": f"{__name__}:Watches"}
+    bench = Bench(tmp_path, make_config(algorithm=algorithm, checkpoint_every_updates=5, recipe={"max_updates": 12}))
+    loop = bench.start()
+    while loop.state.update < 9:
+        loop.tick()
+    bench.checkpoints.wait()
+    bench.run(bench.start())
+    by_seq = {group.group_seq: group for group in bench.broker.groups}
+    first, again = Watches.seen[:9], Watches.seen[9:]
+    for numbers, versions, _ in Watches.seen:
+        steps = [step for seq in numbers for one in by_seq[seq].trajectories for step in one.steps]
+        assert versions == [int(version) for step in steps for version in step.policy_versions], (
+            "policy versions are as they came"
+        )
+    # Updates 6 to 9 are done again with other numbers on the same groups: their tokens are as old as they were.
+    assert [one[0] for one in again[:4]] == [one[0] for one in first[5:]]
+    assert [one[2] for one in again[:4]] == [one[2] for one in first[5:]]
+    # Later tokens were sampled under the new numbers.
+    assert max(again[-1][1]) > max(first[-1][1]) and max(again[-1][2]) <= bench.config.learner.max_age
