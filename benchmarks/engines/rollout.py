@@ -3,7 +3,7 @@
 SmolLM2-135M. 16 episodes ask as actors do: each from its own thread, a step after the answer to the one before, prompts that
 share their beginning with the step before. The peer is vLLM alone in the same process, given prompts of the same kind all at
 once; both by turns, every round with new ones. Updates replace all tensors while the episodes play; the peer is the same
-replacement in an engine that nobody asks (vLLM's own reload). The gap is that of the log-probs of sampled tokens, by vLLM and by
+replacement in an engine without requests (vLLM's own reload). The gap is that of the log-probs of sampled tokens, by vLLM and by
 the learner's policy, in both types; a processor without bfloat16 computes that one slowly, but not otherwise.
 """
 

@@ -1,7 +1,7 @@
 """The processes that `faults` and `network_cut` kill, freeze and cut off: the real broker, a learner that is the real loop around
 a trainer of one number, and an actor that plays for milliseconds.
 
-What nobody of them can know is how old a sample really is: version numbers are all they have. So every step carries, as its only
+None of them can know how old a sample really is: version numbers are all they have. So every step carries, as its only
 prompt token, how often the weights that sampled it had been trained, and the trainer checks that against its own count.
 """
 

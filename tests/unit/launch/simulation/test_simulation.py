@@ -15,7 +15,9 @@ from click.testing import CliRunner
 
 from computerrl.common.config import RunConfig
 from computerrl.common.errors import ConfigError
+from computerrl.common.messages import RolloutOrder, VersionAnnouncement
 from computerrl.launch.commands.simulate import simulate
+from computerrl.launch.simulation.actors import Fleet
 from computerrl.launch.simulation.calibrate import calibrate
 from computerrl.launch.simulation.cluster import Cluster, Failures
 from computerrl.launch.simulation.engine import Engine
@@ -83,6 +85,28 @@ def test_world_handles_events_in_order_of_time_and_those_of_one_time_as_schedule
     while world.run_next(until_s=5.0):
         pass
     assert handled == [("first", 1.0), ("second", 1.0), ("timeout", 1.0), ("late", 2.0)] and world.now == 5.0
+
+
+def test_actor_that_fails_returns_its_episodes_once_and_comes_back_with_all_its_slots() -> None:
+    world = World(config(), Cluster(num_desktops=4, num_actors=2), seed=0, keep_spans_s=0.0)
+    world.ask(VersionAnnouncement(0, 0))
+    world.ask(RolloutOrder("rl-1", "training", CONSTANT.families, None, 4, 0, 1.0, 1000, 0))
+    fleet = Fleet(world, CONSTANT, on_submitted=lambda: None)
+
+    def num_plays() -> list[int]:
+        return [len(actor.plays) for actor in fleet.actors]
+
+    fleet.assign()
+    assert num_plays() == [2, 2]
+    for _ in range(2):
+        fleet.take_down(fleet.actors[0], repair_s=60.0)
+    assert (num_plays(), world.counts.episodes_lost, world.counts.actors_down_s) == ([0, 2], 2, 60.0)
+    while world.run_next(until_s=59.0):
+        pass
+    assert (num_plays(), world.broker_counters["received"]) == ([0, 0], 2)
+    while world.run_next(until_s=60.0):
+        pass
+    assert num_plays() == [2, 2]
 
 
 def test_pareto_workload_draws_lengths_with_its_least_its_cut_and_its_tail() -> None:
