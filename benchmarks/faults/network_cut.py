@@ -1,8 +1,9 @@
 """Links between broker, learner and actors cut and healed: trajectories lost, trained twice or too old.
 
 Three hosts are three network namespaces with a virtual cable between the broker's and each other one; pulling it is `ip link set
-down`, without a notice to any process. Cuts are shorter and longer than the time after which a process counts as dead, and longer than
-ZeroMQ's own heartbeats. Needs no root where users may have namespaces; where nobody may, the row says so. Targets are guarantees.
+down`, without a notice to any process. Cuts are shorter and longer than the time after which a process counts as dead, and
+longer than ZeroMQ's own heartbeats. It needs no root where users may have namespaces; elsewhere its row says that it cannot run.
+Targets are guarantees.
 """
 
 from __future__ import annotations
