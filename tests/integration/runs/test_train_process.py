@@ -68,7 +68,10 @@ class Train:
     def kill(self, command: str, number: signal.Signals = signal.SIGKILL) -> None:
         """A signal to the role that runs ``command``."""
         for pid in processes.descendants([self.process.pid]):
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            try:
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            except FileNotFoundError:
+                continue  # It has ended since.
             if b"computerrl" in words and command.encode() in words:
                 os.kill(pid, number)
                 return
