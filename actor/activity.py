@@ -1,4 +1,4 @@
-"""Where the time of an actor's episode slots goes, over a sliding window. Thread-safe; knows no clock but the one it is given."""
+"""Fractions of time that an actor's episode slots spend on each activity, over a sliding window. Thread-safe."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Literal
 from computerrl.common.clock import Clock, monotonic_s
 
 Kind = Literal["generate", "desktop", "bound_wait", "no_work"]
-"""`bound_wait`: the broker's staleness bound or a policy version still on its way; `no_work`: nobody wants episodes."""
+"""`bound_wait`: the broker's staleness bound or a policy version still on its way; `no_work`: there is no episode to play."""
 
 KINDS: tuple[Kind, ...] = ("generate", "desktop", "bound_wait", "no_work")
 
 
 class ActivityMeter:
-    """Fractions of the slots' time; what is in none of `KINDS` is idle."""
+    """Fractions of the slots' time by activity; time in none of `KINDS` is idle."""
 
     def __init__(self, num_slots: int, *, window_s: float = 30.0, clock: Clock = monotonic_s) -> None:
         self._num_slots = num_slots

@@ -1,4 +1,4 @@
-"""A Prometheus endpoint per process: the figures of its heartbeats, asked for by whoever collects. Off unless configured.
+"""A Prometheus endpoint per process, which serves the figures of its heartbeats. Off unless configured.
 
     process ── http://address:port/metrics            address and port: runs/NAME/metrics/actor-0.json, which
                                                       Prometheus reads by `file_sd_configs` (configs/prometheus.yml)
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 TARGETS_FOLDER = "metrics"
-"""Below the run folder."""
+"""Folder of the target files, in the run folder."""
 
 
 @contextmanager
 def exporting(config: RunConfig, *, role: str, index: int, metrics: Callable[[], Mapping[str, float]]) -> Iterator[None]:
-    """Answer `GET /metrics` meanwhile with what ``metrics`` gives. Raises `SetupError` when the address cannot be had."""
+    """Serve the figures of ``metrics`` at `GET /metrics` inside the block. Raises `SetupError` when it cannot listen."""
     if not config.metrics.prometheus:
         yield
         return
@@ -59,7 +59,7 @@ def exporting(config: RunConfig, *, role: str, index: int, metrics: Callable[[],
 
 
 class _Collector:
-    """Asks for the figures each time somebody collects."""
+    """Reads the figures at every collection."""
 
     def __init__(self, metrics: Callable[[], Mapping[str, float]], labels: Mapping[str, str]) -> None:
         self._metrics = metrics

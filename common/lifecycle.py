@@ -25,8 +25,8 @@ from computerrl.common.wire.channel import Channel
 _PR_SET_PDEATHSIG = 1
 
 SUPERVISOR_VARIABLE = "COMPUTERRL_SUPERVISOR_PID"
-"""Pid of the process that keeps this one alive: a role whose parent is somebody else was orphaned before it could ask to die
-with it."""
+"""Environment variable with the pid of this process's supervisor. A role whose parent is another process was orphaned before it
+could ask to die with its parent."""
 
 
 class StopToken:

@@ -1,8 +1,8 @@
-"""Web pages that this program serves to one person: who may have them, and what they may load. Knows no page.
+"""Access to the web pages that this program serves to one person, and limits of what they may load. Contains no page.
 
-Whoever has the address may use the page and nobody else: a random token is the first part of every path, compared in constant
-time. Host names other than ours are refused (a page elsewhere may make its own name point here), and so is whatever changes
-something and does not come from this very page. A page loads nothing from anywhere else, and says so to the browser.
+Only a browser with the full address may use a page: a random token is the first part of every path, compared in constant time.
+Requests for other host names are refused (a page elsewhere may make its own name point here), and so are changing requests that
+do not come from the page itself. A page loads nothing from other addresses, and its headers tell the browser so.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _SHUTDOWN_S = 0.2
 MIN_COMPRESSED_BYTES = 1024
-"""Answers below this size are sent as they are: a packet holds them."""
+"""Replies below this size are not compressed: a packet holds them."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

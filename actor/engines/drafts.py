@@ -1,9 +1,9 @@
-"""Guesses of how a completion goes on, from what was said before: drafts for exact speculative sampling.
+"""Drafts for exact speculative sampling: guesses of the next tokens of a completion, from earlier completions.
 
-Answers of a policy repeat each other: rollouts of a group, an application's calls, names that the prompt's end leads up to. A
-draft is what followed the last time that the latest tokens stood in this order, the longest known run of them first, and goes
-on while its chance to be right as a whole is worth a token more in the pass. Chances are measured, by length of that run, on
-the completions themselves, so that a policy nobody can guess gets no drafts. Pure bookkeeping: no model, no sampling.
+Completions of a policy repeat each other: rollouts of a group, an application's calls, names from the end of the prompt. A draft
+repeats the tokens that followed the latest ones the last time, the longest known run of them first. It goes on while its
+probability to be right as a whole is worth one more token in the pass. Probabilities are measured, by length of that run, on the
+completions themselves, so an unpredictable policy gets no drafts. Pure bookkeeping: no model, no sampling.
 
 Guesses change how many passes a completion takes, never what is sampled: see `transformers_engine`.
 """

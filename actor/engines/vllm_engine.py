@@ -102,7 +102,7 @@ def require_known_vllm(engine_args: Any, client: Any, request: Any, output: Any)
 
 
 class _Turns:
-    """A lock that goes to whoever waits; an ordinary one is mostly taken again by the thread that has just given it back."""
+    """A fair lock: a waiting thread gets it. An ordinary lock is mostly taken again by the thread that has just released it."""
 
     def __init__(self) -> None:
         self._next, self._held = threading.Lock(), threading.Lock()

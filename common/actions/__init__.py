@@ -155,7 +155,7 @@ def _wanted(param: Param) -> str:
 
 
 def _check_can_travel(spec: ActionSpec, param: Param, value: object) -> None:
-    """Python's literals know more than a message can hold; a policy's odd value must not break whoever sends it."""
+    """Raise `ActionSyntaxError` for a literal that no message can hold: a policy's odd value must not break the sender."""
     for item in value if isinstance(value, list | tuple) else (value,):
         if (isinstance(item, int) and abs(item) > MAX_WHOLE_NUMBER) or (isinstance(item, float) and not math.isfinite(item)):
             raise ActionSyntaxError(f"{spec.name}: {param.name!r} is too large a number")

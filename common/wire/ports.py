@@ -1,4 +1,4 @@
-"""Which TCP ports a server should try, and ports that must be known before anybody listens on them."""
+"""TCP ports for a server to try, and reservations of ports that must be known before a process listens on them."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _CANDIDATES = 64
 
 
 class PortLease:
-    """A port on this host that no other run takes, whoever's it is, for as long as this object lives.
+    """Reservation of a port on this host against all other runs, of any user, for as long as this object lives.
 
-    A name in the kernel's abstract socket namespace stands for it: all users of the host see it, it leaves no file, and it goes
-    with the process that holds it. The port itself stays free for whoever is told to listen on it.
+    The reservation is a name in the kernel's abstract socket namespace: all users of the host see it, it leaves no file, and it
+    ends with its process. The port itself stays free for the process that will listen on it.
     """
 
     def __init__(self, address: str) -> None:
-        """``address``: where it will be listened. Raises `SetupError` when none of many candidates is free."""
+        """``address``: address to listen on. Raises `SetupError` when none of many candidates is free."""
         for port in free_looking_ports(_CANDIDATES):
             holder = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
@@ -56,7 +56,7 @@ class PortLease:
         raise SetupError(Problem("ports", f"none of {_CANDIDATES} ports is free on {address}", step))
 
     def close(self) -> None:
-        """Give the port back."""
+        """End the reservation."""
         self._holder.close()
 
     def __enter__(self) -> Self:
