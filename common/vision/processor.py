@@ -1,0 +1,144 @@
+"""The image processor of a model folder: pixels -> the tensors that the folder's vision tower takes, and how many tokens they need.
+
+Actors, engines and the learner call it here, with the PIL backend of transformers: the torchvision backend rounds pixels
+differently, and which one transformers picks by itself depends on whether torchvision is installed. No torch model here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from PIL import Image
+
+from computerrl.common.errors import ConfigError, PictureError, Problem
+from computerrl.common.vision.layout import Grid, ImageLayout
+
+Arrangement = Literal["grid", "tiles"]
+"""How pieces lie in a prompt, see `common.vision.layout`."""
+
+FAMILIES: Mapping[str, Arrangement] = {
+    "qwen2_vl": "grid",
+    "qwen2_5_vl": "grid",
+    "qwen3_vl": "grid",
+    "glm4v": "grid",
+    "idefics3": "tiles",
+    "smolvlm": "tiles",
+}
+"""`model_type` in config.json -> arrangement. The learner runs these layer by layer and compares with the model's own forward
+pass at every start."""
+
+MAX_PIXELS = 2**26
+"""Twice an 8K screen. A size may come from another process, and must not decide how much memory is asked for."""
+
+Tensors = Mapping[str, np.ndarray]
+"""Inputs of the vision tower for one image, under transformers' names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Processed:
+    """One image."""
+
+    layout: ImageLayout
+    tensors: Tensors
+    """grid: `pixel_values` [patches, values] float32 and `image_grid_thw` [1, 3] int64.
+    tiles: `pixel_values` [tiles, 3, height, width] float32 and `pixel_attention_mask` [tiles, height, width] int64."""
+
+
+class ImageProcessor:
+    """Safe to share between threads."""
+
+    def __init__(
+        self, call: Callable[..., Any], *, arrangement: Arrangement, merge_size: int = 1, pieces_per_tile: int = 0
+    ) -> None:
+        """``call``: the processor of transformers. ``merge_size``: side of a piece in patches (grid).
+        ``pieces_per_tile``: see `tile_pieces`."""
+        self._call = call
+        self.arrangement = arrangement
+        self._merge_size = merge_size
+        self._pieces_per_tile = pieces_per_tile
+        self._layouts: dict[tuple[int, int], ImageLayout] = {}
+        """(width, height) in pixels -> layout; a run has few sizes of screens."""
+
+    def layout(self, width: int, height: int) -> ImageLayout:
+        """The tokens of an image of this size in pixels. Raises `PictureError` for a size that the model does not take."""
+        size = (width, height)
+        if min(size) < 1 or width * height > MAX_PIXELS:
+            raise PictureError(f"no screen is {width} x {height}", mismatch=True)
+        if size not in self._layouts:
+            # Asked of the processor itself, with a black image: the rules by which it rounds sizes are its own.
+            try:
+                self._layouts[size] = self.process(Image.new("RGB", size)).layout
+            except ValueError as error:
+                raise PictureError(f"the model takes no picture of {width} x {height}: {error}", mismatch=True) from error
+        return self._layouts[size]
+
+    def process(self, image: Image.Image) -> Processed:
+        """Raises `ValueError` for an image that the processor refuses."""
+        if self.arrangement == "grid":
+            return self._on_grid(image)
+        return self._in_tiles(image)
+
+    def _on_grid(self, image: Image.Image) -> Processed:
+        found = self._call(images=[image], return_tensors="np")
+        grid_thw = np.asarray(found["image_grid_thw"], dtype=np.int64)
+        ((time, height, width),) = grid_thw.tolist()
+        assert time == 1
+        grid = Grid(height // self._merge_size, width // self._merge_size)
+        pixels = np.asarray(found["pixel_values"], dtype=np.float32)
+        return Processed(ImageLayout(grid.num_pieces, grid), {"pixel_values": pixels, "image_grid_thw": grid_thw})
+
+    def _in_tiles(self, image: Image.Image) -> Processed:
+        found = self._call(images=[[image]], return_tensors="np", return_row_col_info=True)
+        pixels = np.asarray(found["pixel_values"], dtype=np.float32)[0]
+        mask = np.asarray(found["pixel_attention_mask"], dtype=np.int64)[0]
+        tiles = Grid(int(found["rows"][0][0]), int(found["cols"][0][0]))
+        num_tiles = tiles.num_pieces + 1
+        assert len(pixels) == num_tiles, (pixels.shape, tiles)
+        layout = ImageLayout(num_tiles * self._pieces_per_tile, tiles=tiles)
+        return Processed(layout, {"pixel_values": pixels, "pixel_attention_mask": mask})
+
+
+def load_processor(folder: Path) -> ImageProcessor:
+    """The processor that ``folder`` holds. Raises `ConfigError` for a family that cannot be run here, or without processor."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    arrangement = arrangement_of(config, folder)
+    import transformers
+
+    try:
+        call = transformers.AutoImageProcessor.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False, backend="pil"
+        )
+    except (OSError, ValueError) as error:
+        step = "save the model's processor with save_pretrained() into that folder"
+        raise ConfigError([Problem("model.name", f"{str(folder)!r} has no image processor: {error}", step)]) from error
+    if arrangement == "grid":
+        return ImageProcessor(call, arrangement=arrangement, merge_size=int(call.merge_size))
+    return ImageProcessor(call, arrangement=arrangement, pieces_per_tile=tile_pieces(config, call, folder))
+
+
+def arrangement_of(config: Mapping[str, Any], folder: Path) -> Arrangement:
+    """``config``: the tree of config.json in ``folder``. Raises `ConfigError` for a family that cannot be run here."""
+    model_type = str(config.get("model_type"))
+    if model_type not in FAMILIES:
+        reason = f"{model_type!r} in {str(folder)!r} takes pictures in a way that cannot be run layer by layer here"
+        step = f"use a model of type {' or '.join(FAMILIES)}, or one without pictures"
+        raise ConfigError([Problem("model.name", reason, step)])
+    return FAMILIES[model_type]
+
+
+def tile_pieces(config: Mapping[str, Any], processor: Any, folder: Path) -> int:
+    """Number of image tokens of one tile: patches of the tower's square, merged ``scale_factor`` by ``scale_factor``.
+
+    Raises `ConfigError` where the processor cuts tiles of another size than the tower takes."""
+    vision = config["vision_config"]
+    side, patch, scale = int(vision["image_size"]), int(vision["patch_size"]), int(config.get("scale_factor", 2))
+    cut = int(processor.max_image_size["longest_edge"])
+    if cut != side:
+        reason = f"the image processor in {str(folder)!r} cuts tiles of {cut} pixels, and the vision tower takes {side}"
+        raise ConfigError([Problem("model.name", reason, "copy preprocessor_config.json of the same model")])
+    return (side // patch) ** 2 // scale**2

@@ -1,0 +1,97 @@
+"""The vision tower of a vision-language model: processed images -> the vectors that take the place of their tokens' embeddings.
+
+Both the learner and the transformers engine run it here, so that they cannot differ. The caller owns the model, caches and
+gradients.
+
+Shape legend: R pieces of all given images, E hidden size of the language model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from computerrl.common.vision.processor import Processed
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What the tower makes of one image, or of several one after the other."""
+
+    rows_RE: torch.Tensor
+    """Takes the place of the embeddings of the image's tokens."""
+    deep: tuple[torch.Tensor, ...] = ()
+    """[R, E] each: entry i is added at the image's tokens to the output of layer i of the language model (DeepStack, arXiv
+    2406.04334; Qwen3-VL). Empty in other families."""
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows_RE.nbytes + sum(rows.nbytes for rows in self.deep)
+
+    def clone(self) -> Features:
+        """A copy that shares no memory."""
+        return Features(self.rows_RE.clone(), tuple(rows.clone() for rows in self.deep))
+
+
+def joined(features: Sequence[Features]) -> Features:
+    """One image after the other; at least one."""
+    deep = zip(*(one.deep for one in features), strict=True)
+    return Features(torch.cat([one.rows_RE for one in features]), tuple(torch.cat(rows) for rows in deep))
+
+
+class Tower:
+    """The tower and connector inside a transformers model with ``get_image_features``."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._is_tiled = hasattr(model.config, "scale_factor")
+
+    def encode(self, images: Sequence[Processed]) -> list[Features]:
+        """Features of each of ``images``, with a graph where gradients are on."""
+        if self._is_tiled:
+            return self._encode_tiles(images)
+        found = self._model.get_image_features(
+            pixel_values=self._joined(images, "pixel_values"),
+            image_grid_thw=self._joined(images, "image_grid_thw"),
+            return_dict=True,
+        )
+        deep = getattr(found, "deepstack_features", None) or []
+        return [Features(rows, tuple(layer[i] for layer in deep)) for i, rows in enumerate(found.pooler_output)]
+
+    def _encode_tiles(self, images: Sequence[Processed]) -> list[Features]:
+        found = self._model.get_image_features(
+            pixel_values=self._joined(images, "pixel_values")[None],
+            pixel_attention_mask=self._joined(images, "pixel_attention_mask")[None],
+            return_dict=True,
+        )
+        # [tiles, pieces, E]
+        numbers = [len(image.tensors["pixel_values"]) for image in images]
+        return [Features(tiles.flatten(0, 1)) for tiles in found.pooler_output.split(numbers)]
+
+    def _joined(self, images: Sequence[Processed], name: str) -> torch.Tensor:
+        return torch.cat([torch.from_numpy(image.tensors[name]) for image in images]).to(self._model.device)
+
+
+def recompute_blocks(tower: torch.nn.Module) -> None:
+    """From now on each block of ``tower`` keeps only its input for the way back and computes the rest again.
+
+    Blocks are those that transformers marks for gradient checkpointing; its own switch works in training mode only, which would
+    turn dropout on."""
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    for block in tower.modules():
+        if isinstance(block, GradientCheckpointingLayer):
+            block.forward = _recomputed(block.forward)
+
+
+def _recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*arguments: Any, **named: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(*arguments, **named)
+        return checkpoint(forward, *arguments, use_reentrant=False, preserve_rng_state=False, **named)
+
+    return run
