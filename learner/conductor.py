@@ -55,7 +55,6 @@ class LearnerLoop:
             config,
             recorded_seeds(config.tasks, families),
             memory=algorithm.memory if isinstance(algorithm, Remembers) else None,
-            with_screenshots=around.trainer.check_screenshot is not None,
         )
         self._timer = PhaseTimer(state, around.clock)
         self._budget = RunBudget(config, state, num_families=len(self._families))

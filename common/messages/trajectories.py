@@ -76,6 +76,8 @@ class Step(Wire, frozen=True):
     settled_by: SettledBy
     """Reason why the wait for a quiet screen ended."""
     timing: StepTiming
+    images: tuple[ScreenshotRef, ...] = ()
+    """Screenshots that the prompt shows, in its order; none where the format shows text alone."""
     matched: bool | None = None
     """Whether the action equals the demonstrator's. If not, the demonstrator's was done instead, or the episode ended. None: no
     demonstrator took part."""

@@ -1,4 +1,4 @@
-"""The image processor of a model folder: pixels -> the tensors that the folder's vision tower takes, and how many tokens they need.
+"""The image processor of a model folder: pixels -> the tensors that its vision tower takes, and the tokens that they need.
 
 Actors, engines and the learner call it here, with the PIL backend of transformers: the torchvision backend rounds pixels
 differently, and which one transformers picks by itself depends on whether torchvision is installed. No torch model here.

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
@@ -48,32 +49,41 @@ class Tower:
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self._is_tiled = hasattr(model.config, "scale_factor")
 
     def encode(self, images: Sequence[Processed]) -> list[Features]:
         """Features of each of ``images``, with a graph where gradients are on."""
-        if self._is_tiled:
-            return self._encode_tiles(images)
-        found = self._model.get_image_features(
-            pixel_values=self._joined(images, "pixel_values"),
-            image_grid_thw=self._joined(images, "image_grid_thw"),
-            return_dict=True,
-        )
+        found = self._model.get_image_features(**_tower_inputs(images, self._model.device), return_dict=True)
+        if images[0].layout.grid is None:
+            # [tiles, pieces, E]
+            numbers = [len(image.tensors["pixel_values"]) for image in images]
+            return [Features(tiles.flatten(0, 1)) for tiles in found.pooler_output.split(numbers)]
         deep = getattr(found, "deepstack_features", None) or []
         return [Features(rows, tuple(layer[i] for layer in deep)) for i, rows in enumerate(found.pooler_output)]
 
-    def _encode_tiles(self, images: Sequence[Processed]) -> list[Features]:
-        found = self._model.get_image_features(
-            pixel_values=self._joined(images, "pixel_values")[None],
-            pixel_attention_mask=self._joined(images, "pixel_attention_mask")[None],
-            return_dict=True,
-        )
-        # [tiles, pieces, E]
-        numbers = [len(image.tensors["pixel_values"]) for image in images]
-        return [Features(tiles.flatten(0, 1)) for tiles in found.pooler_output.split(numbers)]
 
-    def _joined(self, images: Sequence[Processed], name: str) -> torch.Tensor:
-        return torch.cat([torch.from_numpy(image.tensors[name]) for image in images]).to(self._model.device)
+def model_inputs(images: Sequence[Processed], is_piece_BT: np.ndarray, *, device: torch.device | str) -> dict[str, torch.Tensor]:
+    """The images of B prompts, one prompt after the other, as arguments of the model's own forward pass.
+
+    ``is_piece_BT``: [B, T] bool, which of the input ids are image tokens of ``images``."""
+    inputs = _tower_inputs(images, device)
+    if images[0].layout.grid is not None:
+        # Without them the model takes an image's pieces for text and gives them one position after the other.
+        inputs["mm_token_type_ids"] = torch.from_numpy(is_piece_BT.astype(np.int32)).to(device)
+    return inputs
+
+
+def _tower_inputs(images: Sequence[Processed], device: torch.device | str) -> dict[str, torch.Tensor]:
+    names = images[0].tensors
+    joined_images = {name: torch.cat([torch.from_numpy(image.tensors[name]) for image in images]) for name in names}
+    is_tiled = images[0].layout.grid is None
+    # Families of tiles take [prompts, tiles, ...], and all tiles may be those of one prompt.
+    return {name: (tensor[None] if is_tiled else tensor).to(device) for name, tensor in joined_images.items()}
+
+
+def tower_module(model: Any) -> torch.nn.Module:
+    """The part of ``model`` that sees pixels, without the connector behind it where that is a module of its own."""
+    body = model.model
+    return body.visual if hasattr(body, "visual") else body.vision_model
 
 
 def recompute_blocks(tower: torch.nn.Module) -> None:

@@ -60,8 +60,8 @@ class PackImages:
     nodes_V: np.ndarray
     rows_V: np.ndarray
     """Row of each node in the features of all ``refs``, one image after the other."""
-    positions_3N: np.ndarray
-    """Rotary positions of all nodes of the pack, see `learner.model.images`."""
+    positions_3N: np.ndarray | None
+    """Rotary positions of all nodes of the pack (`common.vision.layout.rope_positions`); None: depths, as for text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ class ImageTensors:
 
     nodes_V: torch.Tensor
     rows_V: torch.Tensor
-    positions_3N: torch.Tensor
+    positions_3N: torch.Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,9 @@ class PackTensors:
         images = None
         if pack.images is not None:
             shown = pack.images
-            named = {"nodes_V": shown.nodes_V, "rows_V": shown.rows_V, "positions_3N": shown.positions_3N}
-            images = ImageTensors(**to_device(named, device))
+            named = {"nodes_V": shown.nodes_V, "rows_V": shown.rows_V}
+            if shown.positions_3N is not None:
+                named["positions_3N"] = shown.positions_3N
+            images = ImageTensors(**{"positions_3N": None} | to_device(named, device))
         layout = layout_of(pack, device=device, dtype=dtype, head_size=head_size)
         return cls(layout=layout, images=images, **to_device(arrays, device))

@@ -27,6 +27,7 @@ from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.memory_plan import Recomputation, card_room_mb, choose_recomputation, host_room_mb, ranks_per_node
 from computerrl.common.messages import Step
 from computerrl.common.models.loading import load_whole, refusing_model
+from computerrl.common.vision.tower import Features
 from computerrl.common.weight_plan import probe_tokens
 from computerrl.learner.model.attention import ATTENTION
 from computerrl.learner.model.batching import Pack, make_packs
@@ -91,6 +92,8 @@ class Policy:
         self._head_size: int = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         self._first_trained = 0 if num_trained_layers is None else max(0, num_layers - num_trained_layers)
         self._embeddings_trained = num_trained_layers is None and lora is None
+        self._num_deep = len(getattr(getattr(model.config, "vision_config", None), "deepstack_visual_indexes", None) or ())
+        """Number of layers to whose output features of images are added."""
         adapters = adapters_among((name for name, _ in model.named_parameters()), lora)
         of_adapters = {name for adapter in adapters for name in (adapter.down, adapter.up)}
         model.requires_grad_(False)
@@ -143,7 +146,8 @@ class Policy:
             return self._within(self._below, pack, tensors)
 
     def _below(self, pack: Pack, tensors: PackTensors) -> torch.Tensor:
-        return self._run(self._embed(pack, tensors), tensors, self._layers[: self._first_trained])
+        hidden, deep = self._embed(pack, tensors)
+        return self._run(hidden, tensors, range(self._first_trained), deep)
 
     def forward(
         self, pack: Pack, *, temperature: float, tensors: PackTensors | None = None, hidden: torch.Tensor | None = None
@@ -162,9 +166,12 @@ class Policy:
     def _above(
         self, pack: Pack, tensors: PackTensors, hidden: torch.Tensor | None, temperature: float
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        deep: Sequence[torch.Tensor] = ()
         if hidden is None:
-            hidden = self._embed(pack, tensors)
-        top = self._run(hidden, tensors, self._layers[self._first_trained :])
+            hidden, deep = self._embed(pack, tensors)
+        elif self._first_trained < self._num_deep:
+            deep = self._deep(self._features(pack), tensors)
+        top = self._run(hidden, tensors, range(self._first_trained, len(self._layers)), deep)
         states_QE = self._base.norm(top.squeeze(0).index_select(0, tensors.logit_nodes_Q))
         head = self._model.get_output_embeddings()
         weight_VE, bias_V = head.weight, getattr(head, "bias", None)
@@ -181,35 +188,47 @@ class Policy:
         )
         return logprobs, entropy, states_QE.detach()
 
-    def _embed(self, pack: Pack, tensors: PackTensors) -> torch.Tensor:
+    def _features(self, pack: Pack) -> Features | None:
+        return None if pack.images is None or self.vision is None else self.vision.features(pack.images)
+
+    def _embed(self, pack: Pack, tensors: PackTensors) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
+        """[1, N, E] what enters the lowest layer, and `_deep`."""
         embedded_NE = self._model.get_input_embeddings()(tensors.tokens_N)
-        if pack.images is not None:
-            assert self.vision is not None and tensors.images is not None
-            features_RE = self.vision.features(pack.images).to(embedded_NE.dtype)
-            rows_VE = features_RE.index_select(0, tensors.images.rows_V)
-            embedded_NE = embedded_NE.index_copy(0, tensors.images.nodes_V, rows_VE)
-        return embedded_NE[None]
+        features = self._features(pack)
+        if features is None or tensors.images is None:
+            return embedded_NE[None], ()
+        rows_VE = features.rows_RE.to(embedded_NE.dtype).index_select(0, tensors.images.rows_V)
+        return embedded_NE.index_copy(0, tensors.images.nodes_V, rows_VE)[None], self._deep(features, tensors)
+
+    def _deep(self, features: Features | None, tensors: PackTensors) -> Sequence[torch.Tensor]:
+        """[V, E] each: what is added to the output of the lowest layers at the nodes of images."""
+        if features is None or tensors.images is None:
+            return ()
+        return [rows_RE.to(self.dtype).index_select(0, tensors.images.rows_V) for rows_RE in features.deep]
 
     def _rope_positions(self, tensors: PackTensors) -> torch.Tensor:
-        """[1, N], or [3, 1, N] for a model that takes images."""
-        if self.vision is None:
+        """[1, N], or [3, 1, N] for a model that places the pieces of an image by row and column."""
+        if self.vision is None or not self.vision.has_rope_grid:
             return tensors.depth_N[None]
-        if tensors.images is None:
+        if tensors.images is None or tensors.images.positions_3N is None:
             return tensors.depth_N.expand(3, 1, -1)
         return tensors.images.positions_3N[:, None]
 
-    def _run(self, hidden: torch.Tensor, tensors: PackTensors, layers: Any) -> torch.Tensor:
+    def _run(self, hidden: torch.Tensor, tensors: PackTensors, layers: range, deep: Sequence[torch.Tensor]) -> torch.Tensor:
         positions = tensors.depth_N[None]
         rotary = self._base.rotary_emb(hidden, position_ids=self._rope_positions(tensors))
         recomputes = self._recomputes and torch.is_grad_enabled()
         rest = {"attention_mask": tensors.layout, "position_ids": positions, "position_embeddings": rotary, "use_cache": False}
-        for layer in layers:
+        for number in layers:
+            layer = self._layers[number]
             if recomputes:
                 # Nothing random happens in a layer (the model is in eval mode), so no generator has to be put back.
                 out = checkpoint(layer, hidden, use_reentrant=False, preserve_rng_state=False, **rest)
             else:
                 out = layer(hidden, **rest)
             hidden = out[0] if isinstance(out, tuple) else out
+            if number < len(deep) and tensors.images is not None:
+                hidden = hidden.index_add(1, tensors.images.nodes_V, deep[number][None])
         return hidden
 
     @torch.no_grad()

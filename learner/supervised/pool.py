@@ -21,7 +21,6 @@ from msgspec import to_builtins
 
 from computerrl.common import log
 from computerrl.common.config import RunConfig
-from computerrl.common.errors import ResumeError
 from computerrl.common.messages import ScreenshotRef, Step, StepTiming, Trajectory
 from computerrl.learner.checkpoints.checkpoint import TRAINER, Checkpoint, StagedSection, split_state, trainer_state
 from computerrl.learner.objective.memory import Stored
@@ -45,10 +44,8 @@ class KeptEpisode:
 class EpisodePool:
     """A bounded, seeded sample of successful episodes."""
 
-    def __init__(self, *, seed: int, max_per_family: int, with_screenshots: bool = False) -> None:
-        """``with_screenshots``: keep where the steps' screenshots lie, for a model that takes images."""
+    def __init__(self, *, seed: int, max_per_family: int) -> None:
         self._seed = seed
-        self._with_screenshots = with_screenshots
         self._max_per_family = max_per_family
         self._episodes: dict[str, list[KeptEpisode]] = {}
         self._num_seen: dict[str, int] = {}
@@ -70,7 +67,7 @@ class EpisodePool:
             kept[place] = episode
 
     def _strip(self, step: Step) -> Step:
-        return _bare_step(step.prompt_tokens, step.action_tokens, step.screenshot if self._with_screenshots else None)
+        return _bare_step(step.prompt_tokens, step.action_tokens, step.images)
 
     @property
     def num_episodes(self) -> int:
@@ -137,22 +134,20 @@ class EpisodePool:
             "episode_lengths": np.array([len(episode.steps) for episode in episodes], dtype=np.int32),
         }
         names = [[episode.family, episode.task_id, episode.trajectory_id] for episode in episodes]
-        rest: dict[str, Any] = {"names": names, "num_seen": dict(self._num_seen)}
-        if self._with_screenshots:
-            rest["screenshots"] = [None if step.screenshot is None else to_builtins(step.screenshot) for step in steps]
-        return arrays, rest
+        images = {str(number): to_builtins(step.images) for number, step in enumerate(steps) if step.images}
+        return arrays, {"names": names, "num_seen": dict(self._num_seen), "images": images}
 
     def restore(self, arrays: Mapping[str, np.ndarray], rest: Mapping[str, Any]) -> None:
-        """Continue from `state`. Raises `ResumeError` when that was a pool without screenshots, and this is one with them."""
-        if self._with_screenshots and "screenshots" not in rest:
-            raise ResumeError("the checkpoint's pools hold no screenshots: they were kept for a model that takes no images")
-        refs = iter(rest["screenshots"] if self._with_screenshots else itertools.repeat(None))
+        """Continue from `state`."""
+        # A checkpoint of before steps named images holds none.
+        images = rest.get("images", {})
+        numbers = itertools.count()
         prompts = _split(arrays["prompt_tokens"], arrays["prompt_lengths"])
         actions = _split(arrays["action_tokens"], arrays["action_lengths"])
         self._episodes = {}
         self._num_seen = dict(rest["num_seen"])
         for (family, task_id, trajectory_id), length in zip(rest["names"], arrays["episode_lengths"], strict=True):
-            steps = tuple(_bare_step(next(prompts), next(actions), _screenshot(next(refs))) for _ in range(int(length)))
+            steps = tuple(_bare_step(next(prompts), next(actions), _refs(images, next(numbers))) for _ in range(int(length)))
             self._episodes.setdefault(family, []).append(KeptEpisode(family, task_id, trajectory_id, steps))
 
 
@@ -182,11 +177,11 @@ class Pools:
     """The algorithm's memory, where it has one."""
 
     @classmethod
-    def of(cls, config: RunConfig, recorded: recipe.Recorded, *, memory: Stored | None, with_screenshots: bool) -> Pools:
-        """Empty pools. ``with_screenshots``: see `EpisodePool`."""
+    def of(cls, config: RunConfig, recorded: recipe.Recorded, *, memory: Stored | None) -> Pools:
+        """Empty pools."""
 
         def pool(max_per_family: int) -> EpisodePool:
-            return EpisodePool(seed=config.seed, max_per_family=max_per_family, with_screenshots=with_screenshots)
+            return EpisodePool(seed=config.seed, max_per_family=max_per_family)
 
         return cls(
             demonstrations=pool(recipe.max_demonstrations(config, recorded)),
@@ -275,11 +270,11 @@ def unpack_run(checkpoint: Checkpoint, pools: Mapping[str, Stored]) -> Any:
     return trainer_state(checkpoint)
 
 
-def _screenshot(found: Mapping[str, Any] | None) -> ScreenshotRef | None:
-    return None if found is None else ScreenshotRef(**found)
+def _refs(images: Mapping[str, Any], number: int) -> tuple[ScreenshotRef, ...]:
+    return tuple(ScreenshotRef(**ref) for ref in images.get(str(number), ()))
 
 
-def _bare_step(prompt_tokens: np.ndarray, action_tokens: np.ndarray, screenshot: ScreenshotRef | None) -> Step:
+def _bare_step(prompt_tokens: np.ndarray, action_tokens: np.ndarray, images: tuple[ScreenshotRef, ...]) -> Step:
     return Step(
         prompt_tokens=prompt_tokens,
         action_tokens=action_tokens,
@@ -288,9 +283,10 @@ def _bare_step(prompt_tokens: np.ndarray, action_tokens: np.ndarray, screenshot:
         action_text="",
         format_ok=True,
         action_error="",
-        screenshot=screenshot,
+        screenshot=None,
         settled_by="none",
         timing=_NO_TIMING,
+        images=images,
     )
 
 

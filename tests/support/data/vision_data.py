@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,13 @@ import numpy as np
 import torch
 import transformers
 from msgspec.structs import replace
+from PIL import Image
 
 from computerrl.common.config import LearnerConfig, ModelConfig, OptimizerConfig, RunConfig
 from computerrl.common.messages import ScreenshotRef, Step
 from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.common.vision.processor import Processed, load_processor
+from computerrl.common.vision.tower import model_inputs
 from computerrl.env_server.drivers.screenshots import ScreenshotStore
 from computerrl.learner.algorithms import PolicyAges
 from tests.support.data.trainer_data import make_group, make_step
@@ -44,25 +48,65 @@ _TOKENS = {
 }
 
 
+FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "glm4v", "idefics3", "smolvlm")
+"""One of each kind of folder that is a policy."""
+
+TILE, PATCH, SCALE = 56, 14, 2
+"""Families of tiles: side of a tile and of a patch in pixels, and how many patches by how many one token stands for."""
+
+
 def save_model(path: Path, *, model_type: str = "qwen2_5_vl") -> Path:
     """A random model of 3 layers and a tower of 2, with image processor; its tokenizer is never asked."""
+    config = _tiled_config(model_type) if model_type in ("idefics3", "smolvlm") else _grid_config(model_type)
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        transformers.AutoModelForImageTextToText.from_config(config).save_pretrained(path)
+    _processor(model_type).save_pretrained(path)
+    (path / "tokenizer.json").write_text("{}")
+    return path
+
+
+def _grid_config(model_type: str) -> Any:
     rope = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 100.0}
     wide = {"intermediate_size": 64, "out_hidden_size": 32}
+    tokens = dict(_TOKENS)
     if model_type == "qwen2_5_vl":
         tower = _TOWER | wide | {"window_size": 56, "fullatt_block_indexes": [1]}
     elif model_type == "qwen2_vl":
         tower = _TOWER | {"embed_dim": 32, "mlp_ratio": 2}
+    elif model_type == "glm4v":
+        tower = _TOWER | wide | {"image_size": 336}
+        tokens = {name.replace("vision_", "image_"): token for name, token in tokens.items()}
     else:
-        tower = _TOWER | wide | {"deepstack_visual_indexes": [0, 1], "num_position_embeddings": 16}
+        tower = _TOWER | wide | {"deepstack_visual_indexes": [0, 1], "num_position_embeddings": 16, "patch_size": PATCH}
         rope |= {"mrope_section": [2, 1, 1]}
-    text = _TEXT | {"rope_parameters": rope} | ({"head_dim": 8} if model_type == "qwen3_vl" else {})
-    config = transformers.AutoConfig.for_model(model_type, text_config=text, vision_config=tower, **_TOKENS)
-    with torch.random.fork_rng():
-        torch.manual_seed(7)
-        transformers.AutoModelForImageTextToText.from_config(config).save_pretrained(path)
-    transformers.Qwen2VLImageProcessor(min_pixels=56 * 56, max_pixels=28 * 28 * 64).save_pretrained(path)
-    (path / "tokenizer.json").write_text("{}")
-    return path
+    text = _TEXT | {"rope_parameters": rope, "pad_token_id": 0} | ({"head_dim": 8} if model_type == "qwen3_vl" else {})
+    return transformers.AutoConfig.for_model(model_type, text_config=text, vision_config=tower, **tokens)
+
+
+def _tiled_config(model_type: str) -> Any:
+    tower = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "initializer_range": 0.2,
+    }
+    tower |= {"image_size": TILE, "patch_size": PATCH}
+    text = _TEXT | {"model_type": "llama", "pad_token_id": 0}
+    return transformers.AutoConfig.for_model(
+        model_type, text_config=text, vision_config=tower, image_token_id=IMAGE, scale_factor=SCALE, pad_token_id=0
+    )
+
+
+def _processor(model_type: str) -> Any:
+    if model_type in ("idefics3", "smolvlm"):
+        name = {"idefics3": "Idefics3ImageProcessor", "smolvlm": "SmolVLMImageProcessor"}[model_type]
+        edges = {"size": {"longest_edge": 2 * TILE}, "max_image_size": {"longest_edge": TILE}}
+        return getattr(transformers, name)(**edges)
+    name = "Glm4vImageProcessor" if model_type == "glm4v" else "Qwen2VLImageProcessor"
+    size = {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 64}
+    return getattr(transformers, name)(size=size, patch_size=PATCH)
 
 
 def make_config(folder: Path, tmp_path: Path, *, top_layers: int | None, **learner: Any) -> RunConfig:
@@ -82,7 +126,7 @@ class Screens:
         self.trajectories = RunFolder(config.folder).trajectories
         self._store = ScreenshotStore(self.trajectories, picture_format="png", incarnation="test")
         self._pixels: dict[str, np.ndarray] = {}
-        self._processor = transformers.AutoImageProcessor.from_pretrained(folder)
+        self._processor = load_processor(folder)
 
     def take(self, seed: int, size: tuple[int, int]) -> ScreenshotRef:
         pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
@@ -90,17 +134,24 @@ class Screens:
         self._pixels[ref.content_hash] = pixels
         return ref
 
-    def inputs(self, ref: ScreenshotRef) -> dict[str, torch.Tensor]:
-        """pixel_values and image_grid_thw."""
-        return dict(self._processor(images=[self._pixels[ref.content_hash]], return_tensors="pt"))
+    def processed(self, ref: ScreenshotRef) -> Processed:
+        return self._processor.process(Image.fromarray(self._pixels[ref.content_hash]))
 
     def step(
-        self, ref: ScreenshotRef, action: Sequence[int], *, before: Sequence[int] = (5, 6), after: Sequence[int] = (7,)
+        self, *refs: ScreenshotRef, action: Sequence[int], before: Sequence[int] = (5, 6), after: Sequence[int] = (7,)
     ) -> Step:
-        """Its prompt shows ``ref`` between two texts."""
-        num_tokens = int(self.inputs(ref)["image_grid_thw"].prod()) // 4
-        prompt = [*before, VISION_START, *[IMAGE] * num_tokens, VISION_END, *after]
-        return replace(make_step(prompt, action), screenshot=ref)
+        """Its prompt shows ``refs`` between two texts."""
+        shown = [token for ref in refs for token in self._tokens(ref)]
+        return replace(make_step([*before, *shown, *after], action), screenshot=refs[-1], images=refs)
+
+    def _tokens(self, ref: ScreenshotRef) -> list[int]:
+        """Tokens of one image, with markers as its family has them."""
+        layout = self._processor.layout(ref.width, ref.height)
+        if layout.grid is not None:
+            return [VISION_START, *[IMAGE] * layout.num_pieces, VISION_END]
+        num_tiles = layout.tiles.num_pieces + 1
+        tiles = [[VISION_START, 1060 + number, *[IMAGE] * (layout.num_pieces // num_tiles)] for number in range(num_tiles)]
+        return [*itertools.chain.from_iterable(tiles), VISION_END]
 
 
 def all_tokens(step: Step) -> torch.Tensor:
@@ -110,18 +161,14 @@ def all_tokens(step: Step) -> torch.Tensor:
 def own_logprobs(model: Any, screens: Screens, step: Step) -> torch.Tensor:
     """[A] by transformers' own forward pass over one step."""
     tokens = all_tokens(step)
-    pictures: dict[str, Any] = {}
-    if (step.prompt_tokens == IMAGE).any():
-        assert step.screenshot is not None
-        pictures = screens.inputs(step.screenshot) | {"mm_token_type_ids": _picture_mask(step)}
-    logits = model(input_ids=tokens, **pictures).logits[0, :-1]
+    shown: dict[str, Any] = {}
+    if step.images:
+        processed = [screens.processed(ref) for ref in step.images]
+        is_piece = np.concatenate([step.prompt_tokens == IMAGE, np.zeros(len(step.action_tokens), np.bool_)])
+        shown = model_inputs(processed, is_piece[None], device="cpu")
+    logits = model(input_ids=tokens, **shown).logits[0, :-1]
     logprobs = torch.log_softmax(logits, dim=-1).gather(1, tokens[0, 1:, None])[:, 0]
     return logprobs[len(step.prompt_tokens) - 1 :]
-
-
-def _picture_mask(step: Step) -> torch.Tensor:
-    mask = np.concatenate([step.prompt_tokens == IMAGE, np.zeros(len(step.action_tokens), np.bool_)])
-    return torch.from_numpy(mask.astype(np.int32))[None]
 
 
 def own_model(folder: Path) -> Any:
@@ -134,7 +181,7 @@ def make_batch(trainer: Any, screens: Screens, model: Any) -> Any:
     shown = [[(first, [11, 12, 13]), (second, [11, 12, 13]), (first, [14, 15])], [(third, [11, 12]), (third, [12, 13, 14])]]
     groups = []
     for number, group in enumerate(shown):
-        steps = [screens.step(ref, action, after=(7, number)) for ref, action in group]
+        steps = [screens.step(ref, action=action, after=(7, number)) for ref, action in group]
         exact = [replace(step, behavior_logprobs=own_logprobs(model, screens, step).detach().numpy()) for step in steps]
         groups.append(make_group([(i == 0, [step]) for i, step in enumerate(exact)], group_seq=number))
     return trainer.algorithm.prepare(groups, ages=PolicyAges(0))

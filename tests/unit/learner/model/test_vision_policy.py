@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,21 +12,23 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from computerrl.common.config import LoraConfig
+from computerrl.common.config import LoraConfig, RunConfig
 from computerrl.common.errors import ConfigError, PictureError
 from computerrl.common.messages import ScreenshotRef, Step
 from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.common.vision.layout import Grid, rope_positions
+from computerrl.common.vision.processor import load_processor
 from computerrl.env_server.client import read_screenshot
 from computerrl.learner.checkpoints.checkpoint import CheckpointStore
 from computerrl.learner.checkpoints.export import export_model
 from computerrl.learner.model.batching import make_packs
-from computerrl.learner.model.images import ImageGrid, rope_positions
 from computerrl.learner.model.policy import Policy, load_policy
 from computerrl.learner.poison import poison_of
 from computerrl.learner.supervised.pool import EpisodePool, pack_run
 from computerrl.learner.training.trainer import Trainer
 from tests.support.data.trainer_data import make_group, make_step
 from tests.support.data.vision_data import (
+    FAMILIES,
     IMAGE,
     TALL,
     WIDE,
@@ -57,15 +60,42 @@ def mixed_steps(screens: Screens) -> list[Step]:
     """Two pictures of one size, one of another, shared and not, and text alone."""
     first, second, third = screens.take(1, WIDE), screens.take(2, WIDE), screens.take(3, TALL)
     return [
-        screens.step(first, [11, 12, 13]),
-        screens.step(first, [11, 14]),
-        screens.step(second, [11, 12, 13]),
-        screens.step(third, [11, 12, 13], after=(7, 8, 9)),
-        screens.step(first, [12, 13], before=(5, 6, 9, 9)),
+        screens.step(first, action=[11, 12, 13]),
+        screens.step(first, action=[11, 14]),
+        screens.step(second, action=[11, 12, 13]),
+        screens.step(third, action=[11, 12, 13], after=(7, 8, 9)),
+        screens.step(first, action=[12, 13], before=(5, 6, 9, 9)),
         # Sampled as text: an engine embeds it as such.
-        screens.step(third, [11, IMAGE, 13]),
+        screens.step(third, action=[11, IMAGE, 13]),
         replace(make_step([5, 6, 21, 22], [23, 24]), screenshot=first),
     ]
+
+
+def check_gradients(config: RunConfig, model: Any, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Compare an update's gradients with those of the plain policy gradient by transformers; gives the trained names."""
+    trainer, screens = Trainer(config, load_policy(config)), Screens(Path(config.model.name), config)
+    batch = make_batch(trainer, screens, model)
+    gradients: dict[str, torch.Tensor | None] = {}
+
+    def keep(lr: float, seen: Any, **_: Any) -> float:
+        gradients.update({name: grad.clone() for name, grad in trainer.policy.weights.gradients().items()})
+        return 1.0
+
+    monkeypatch.setattr(trainer.optimizer, "step", keep)
+    trainer.update(batch)
+    loss = torch.zeros(())
+    for step, advantage, weight in zip(batch.samples, batch.advantage_S, batch.token_weight_S, strict=True):
+        loss = loss - float(weight) * float(advantage) * own_logprobs(model, screens, step).sum()
+    loss.backward()
+    expected = {name: parameter.grad for name, parameter in model.named_parameters() if name in gradients}
+    assert expected.keys() == gradients.keys() == trainer.policy.weights.compute.keys()
+    for name, gradient in expected.items():
+        found = gradients[name]
+        assert gradient is not None and found is not None, name
+        # Key biases shift all scores of a query alike: their gradient is rounding on both sides.
+        scale = max(float(gradient.norm()), 1e-3)
+        assert float((found - gradient).norm()) <= 1e-4 * scale, name
+    return set(gradients)
 
 
 # --- positions ---------------------------------------------------------------------------------------------------------
@@ -73,12 +103,12 @@ def mixed_steps(screens: Screens) -> list[Step]:
 
 def test_rope_positions_of_a_sequence_are_transformers(folder: Path) -> None:
     model = own_model(folder)
-    grids = [ImageGrid(4, 5), ImageGrid(4, 2), ImageGrid(1, 1)]
+    grids = [Grid(4, 5), Grid(4, 2), Grid(1, 1)]
     tokens, types, first = [5, 6, 7], [0, 0, 0], {}
     for grid in grids:
         first[len(tokens)] = grid
-        tokens += [IMAGE] * grid.num_tokens + [8, 9]
-        types += [1] * grid.num_tokens + [0, 0]
+        tokens += [IMAGE] * grid.num_pieces + [8, 9]
+        types += [1] * grid.num_pieces + [0, 0]
     expected, _ = model.model.get_rope_index(
         torch.tensor([tokens]),
         mm_token_type_ids=torch.tensor([types]),
@@ -111,24 +141,44 @@ def test_packed_logprobs_are_transformers_own(folder: Path, tmp_path: Path, top_
     torch.testing.assert_close(found[-2][:1], own_logprobs(model, screens, cut).detach(), atol=1e-4, rtol=0)
 
 
-def test_packed_logprobs_of_qwen2_vl_are_transformers_own(tmp_path: Path) -> None:
-    folder = save_model(tmp_path / "model", model_type="qwen2_vl")
-    config = make_config(folder, tmp_path, top_layers=1)
-    screens, model = Screens(folder, config), own_model(folder)
-    steps = mixed_steps(screens)[:-2]
-    for step, logprobs in zip(steps, packed_logprobs(load_policy(config), steps), strict=True):
-        torch.testing.assert_close(logprobs, own_logprobs(model, screens, step).detach(), atol=1e-4, rtol=0)
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_packed_logprobs_of_every_family_are_transformers_own(tmp_path: Path, model_type: str) -> None:
+    folder = save_model(tmp_path / "model", model_type=model_type)
+    for top_layers in (1, None):
+        config = make_config(folder, tmp_path / str(top_layers), top_layers=top_layers)
+        screens, model = Screens(folder, config), own_model(folder)
+        first, second, third = screens.take(1, WIDE), screens.take(2, WIDE), screens.take(3, TALL)
+        steps = [
+            *mixed_steps(screens)[:5],
+            screens.step(first, second, third, action=[11, 12]),
+            screens.step(first, second, action=[11, 12], after=(8,)),
+            # The same first image, and another behind it.
+            screens.step(first, third, action=[11, 12], after=(8,)),
+            screens.step(first, first, action=[11, 12], after=(8,)),
+        ]
+        for step, logprobs in zip(steps, packed_logprobs(load_policy(config), steps), strict=True):
+            torch.testing.assert_close(logprobs, own_logprobs(model, screens, step).detach(), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_update_of_every_family_gives_transformers_gradients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_type: str
+) -> None:
+    folder = save_model(tmp_path / "model", model_type=model_type)
+    for top_layers, recompute in ((None, "full"), (3, "none")):
+        config = make_config(folder, tmp_path / recompute, top_layers=top_layers, activation_checkpointing=recompute)
+        check_gradients(config, own_model(folder), monkeypatch)
 
 
 def test_packs_share_a_prefix_while_tokens_and_pictures_are_the_same(folder: Path, tmp_path: Path) -> None:
     config = make_config(folder, tmp_path, top_layers=1)
     policy, screens = load_policy(config), Screens(folder, config)
     first, second = screens.take(1, WIDE), screens.take(2, WIDE)
-    alone = screens.step(first, [11, 12])
-    other = screens.step(second, [11, 12])
+    alone = screens.step(first, action=[11, 12])
+    other = screens.step(second, action=[11, 12])
     np.testing.assert_array_equal(alone.prompt_tokens, other.prompt_tokens)
     num_before, num_all = 3, len(alone.prompt_tokens) + 1
-    (same,) = policy.packs([alone, screens.step(first, [13])], max_tokens=4096)
+    (same,) = policy.packs([alone, screens.step(first, action=[13])], max_tokens=4096)
     assert same.num_nodes == num_all
     (apart,) = policy.packs([alone, other], max_tokens=4096)
     assert apart.num_nodes == 2 * num_all - num_before
@@ -179,29 +229,8 @@ def test_update_gradient_is_plain_grpo_of_transformers(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, top_layers: int | None, recompute: str
 ) -> None:
     config = make_config(folder, tmp_path, top_layers=top_layers, activation_checkpointing=recompute)
-    trainer, screens, model = Trainer(config, load_policy(config)), Screens(folder, config), own_model(folder)
-    batch = make_batch(trainer, screens, model)
-    gradients: dict[str, torch.Tensor | None] = {}
-
-    def keep(lr: float, seen: Any, **_: Any) -> float:
-        gradients.update({name: grad.clone() for name, grad in trainer.policy.weights.gradients().items()})
-        return 1.0
-
-    monkeypatch.setattr(trainer.optimizer, "step", keep)
-    trainer.update(batch)
-    loss = torch.zeros(())
-    for step, advantage, weight in zip(batch.samples, batch.advantage_S, batch.token_weight_S, strict=True):
-        loss = loss - float(weight) * float(advantage) * own_logprobs(model, screens, step).sum()
-    loss.backward()
-    expected = {name: parameter.grad for name, parameter in model.named_parameters() if name in gradients}
-    assert expected.keys() == gradients.keys() == trainer.policy.weights.compute.keys()
-    assert any(name.startswith("model.visual.") for name in gradients) == (top_layers is None)
-    for name, gradient in expected.items():
-        found = gradients[name]
-        assert gradient is not None and found is not None, name
-        # Key biases shift all scores of a query alike: their gradient is rounding on both sides.
-        scale = max(float(gradient.norm()), 1e-3)
-        assert float((found - gradient).norm()) <= 1e-4 * scale, name
+    names = check_gradients(config, own_model(folder), monkeypatch)
+    assert any(name.startswith("model.visual.") for name in names) == (top_layers is None)
 
 
 @pytest.mark.parametrize("top_layers", [1, None])
@@ -235,7 +264,7 @@ def test_sft_step_on_pictures_lowers_the_loss(folder: Path, tmp_path: Path) -> N
     config = make_config(folder, tmp_path, top_layers=None)
     trainer, screens = Trainer(config, load_policy(config)), Screens(folder, config)
     # Only the pictures tell the two apart.
-    steps = [screens.step(screens.take(1, WIDE), [11]), screens.step(screens.take(2, WIDE), [12])]
+    steps = [screens.step(screens.take(1, WIDE), action=[11]), screens.step(screens.take(2, WIDE), action=[12])]
     losses = [trainer.sft_step(steps, 1e-2)["loss"] for _ in range(25)]
     assert losses[-1] < np.log(2) / 2 < losses[0]
 
@@ -263,52 +292,57 @@ def test_exported_folder_computes_what_the_learner_does(folder: Path, tmp_path: 
 def test_bad_pictures_are_poison_at_the_intake_and_errors_in_training(folder: Path, tmp_path: Path) -> None:
     config = make_config(folder, tmp_path, top_layers=1)
     trainer, screens = Trainer(config, load_policy(config)), Screens(folder, config)
-    good = screens.step(screens.take(1, WIDE), [11, 12])
+    good = screens.step(screens.take(1, WIDE), action=[11, 12])
     ref = good.screenshot
     assert ref is not None
     (screens.trajectories / "broken.bin").write_bytes(read_screenshot(screens.trajectories, ref)[:200])
     twice = np.concatenate([good.prompt_tokens, good.prompt_tokens])
     cases = {
         "picture_missing": [
-            replace(good, screenshot=None),
-            replace(good, screenshot=replace(ref, segment="segment-gone.bin", content_hash="gone")),
-            replace(good, screenshot=replace(ref, segment="broken.bin", offset=0, content_hash="cut")),
-            replace(good, screenshot=replace(ref, segment="broken.bin", offset=0, num_bytes=200, content_hash="half")),
-            replace(good, screenshot=replace(ref, offset=-1, content_hash="before")),
-            replace(good, screenshot=replace(ref, num_bytes=-1, content_hash="none")),
-            replace(good, screenshot=replace(ref, segment="../gone.bin", content_hash="outside")),
+            replace(good, images=()),
+            replace(good, images=(replace(ref, segment="segment-gone.bin", content_hash="gone"),)),
+            replace(good, images=(replace(ref, segment="broken.bin", offset=0, content_hash="cut"),)),
+            replace(good, images=(replace(ref, segment="broken.bin", offset=0, num_bytes=200, content_hash="half"),)),
+            replace(good, images=(replace(ref, offset=-1, content_hash="before"),)),
+            replace(good, images=(replace(ref, num_bytes=-1, content_hash="none"),)),
+            replace(good, images=(replace(ref, segment="../gone.bin", content_hash="outside"),)),
         ],
         "picture_mismatch": [
-            replace(good, screenshot=screens.take(2, TALL)),
-            replace(good, screenshot=replace(ref, width=152, content_hash="other")),
+            replace(good, images=(screens.take(2, TALL),)),
+            replace(good, images=(replace(ref, width=152, content_hash="other"),)),
             replace(good, prompt_tokens=twice),
-            replace(good, screenshot=replace(ref, width=100_000, height=1, content_hash="thin")),
-            replace(good, screenshot=replace(ref, width=1_000_000, height=1_000_000, content_hash="huge")),
-            replace(good, screenshot=replace(ref, width=0, content_hash="empty")),
-            replace(good, screenshot=replace(ref, width=-ref.width, height=-ref.height, content_hash="negative")),
-            replace(good, screenshot=replace(ref, num_bytes=2**40, content_hash="long")),
+            replace(good, images=(ref, ref)),
+            replace(good, prompt_tokens=good.prompt_tokens[good.prompt_tokens != IMAGE]),
+            # Another token inside an image.
+            replace(good, prompt_tokens=np.insert(good.prompt_tokens, 10, 9)),
+            replace(good, images=(replace(ref, width=100_000, height=1, content_hash="thin"),)),
+            replace(good, images=(replace(ref, width=1_000_000, height=1_000_000, content_hash="huge"),)),
+            replace(good, images=(replace(ref, width=0, content_hash="empty"),)),
+            replace(good, images=(replace(ref, width=-ref.width, height=-ref.height, content_hash="negative"),)),
+            replace(good, images=(replace(ref, num_bytes=2**40, content_hash="long"),)),
         ],
     }
     for poison, steps in cases.items():
         for step in steps:
             (trajectory,) = make_group([(True, [good, step])]).trajectories
             found = poison_of(trajectory, policy_version=0, vocabulary_size=1100, check_screenshot=trainer.check_screenshot)
-            assert found == poison, step.screenshot
+            assert found == poison, step.images
             with pytest.raises(PictureError):
                 trainer.sft_step([good, step], 1e-3)
     (fine,) = make_group([(True, [good, make_step([5], [6])])]).trajectories
     assert poison_of(fine, policy_version=0, vocabulary_size=1100, check_screenshot=trainer.check_screenshot) is None
 
 
-def test_pool_keeps_where_screenshots_lie_for_a_model_that_takes_pictures() -> None:
+def test_pool_keeps_where_the_images_of_a_step_lie() -> None:
     ref = ScreenshotRef("hash", "segment-a-0.bin", 7, 8, 150, 100)
-    (trajectory,) = make_group([(True, [replace(make_step([5], [6]), screenshot=ref), make_step([5], [7])])]).trajectories
-    pool = EpisodePool(seed=0, max_per_family=4, with_screenshots=True)
+    shown = replace(make_step([5], [6]), images=(ref, replace(ref, offset=9)))
+    (trajectory,) = make_group([(True, [make_step([5], [7]), shown])]).trajectories
+    pool = EpisodePool(seed=0, max_per_family=4)
     pool.add(trajectory)
-    other = EpisodePool(seed=0, max_per_family=4, with_screenshots=True)
+    other = EpisodePool(seed=0, max_per_family=4)
     other.restore(*pool.state())
     (episode,) = other.draw(per_task=1, max_steps=None, salt="")
-    assert [step.screenshot for step in episode.steps] == [ref, None]
+    assert [step.images for step in episode.steps] == [(), shown.images]
 
 
 def test_model_without_image_processor_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -321,7 +355,13 @@ def test_model_without_image_processor_is_refused(folder: Path, tmp_path: Path) 
         load_policy(make_config(bare, tmp_path, top_layers=1))
 
 
-def test_model_whose_pictures_enter_elsewhere_is_refused(tmp_path: Path) -> None:
-    folder = save_model(tmp_path / "model", model_type="qwen3_vl")
-    with pytest.raises(ConfigError, match=r"'qwen3_vl'.*layer by layer"):
-        load_policy(make_config(folder, tmp_path, top_layers=1))
+def test_model_of_another_family_is_refused_by_name(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    for file in folder.iterdir():
+        (other / file.name).symlink_to(file)
+    (other / "config.json").unlink()
+    tree = json.loads((folder / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(tree | {"model_type": "llava_next"}))
+    with pytest.raises(ConfigError, match=r"(?s)'llava_next'.*layer by layer.*use a model of type qwen2_vl"):
+        load_processor(other)
