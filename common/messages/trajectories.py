@@ -33,6 +33,7 @@ class ScreenshotRef(Wire, frozen=True):
     """Location of a screenshot, which an env_server writes once per content into an append-only segment file."""
 
     content_hash: Name
+    """BLAKE2b (128 bits) of the stored bytes: one name, one byte string."""
     segment: Name
     """File name in `runs/<name>/trajectories/`."""
     offset: Number

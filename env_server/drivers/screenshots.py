@@ -1,8 +1,9 @@
 """The screenshot store: every screenshot once, in append-only segment files.
 
 Millions of small files would choke a parallel file system, and most screens repeat (the same start screen for a whole group, no
-change after a wrong click), so screenshots are found by a hash of their raw pixels before anything is encoded. Several desktops'
-threads use one store at a time; every env_server process writes segments of its own.
+change after a wrong click), so repeats are found by a hash of their raw pixels before anything is encoded. The name of a
+screenshot is the hash of its stored bytes: lossy formats make other pixels of them, and a reader can check what it read. Several
+desktops' threads use one store at a time; every env_server process writes segments of its own.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class ScreenshotStore:
         self._incarnation = incarnation
         self._segment_bytes = segment_bytes
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, ScreenshotRef] = OrderedDict()
+        self._known: OrderedDict[bytes, ScreenshotRef] = OrderedDict()
+        """Hash of raw pixels -> where they were stored."""
         self._file: int | None = None
         self._segment = ""
         self._offset = 0
@@ -61,7 +63,7 @@ class ScreenshotStore:
         pixels = np.ascontiguousarray(pixels, dtype=np.uint8)
         if pixels.ndim != 3 or pixels.shape[2] not in (3, 4) or not pixels.size:
             raise ValueError(f"pixels must be [height, width, 3 or 4], got {pixels.shape}")
-        digest = hashlib.blake2b(pixels.data, digest_size=16, key=str(pixels.shape).encode()).hexdigest()
+        digest = hashlib.blake2b(pixels.data, digest_size=16, key=str(pixels.shape).encode()).digest()
         with self._lock:
             ref = self._known.get(digest)
             if ref is not None:
@@ -75,7 +77,12 @@ class ScreenshotStore:
             if ref is None:
                 segment, offset = self._append(encoded)
                 ref = ScreenshotRef(
-                    content_hash=digest, segment=segment, offset=offset, num_bytes=len(encoded), width=width, height=height
+                    content_hash=content_hash(encoded),
+                    segment=segment,
+                    offset=offset,
+                    num_bytes=len(encoded),
+                    width=width,
+                    height=height,
                 )
                 self._remember(digest, ref)
             return ref
@@ -97,7 +104,7 @@ class ScreenshotStore:
         image.save(buffer, **self._encoder)
         return buffer.getvalue()
 
-    def _remember(self, digest: str, ref: ScreenshotRef) -> None:
+    def _remember(self, digest: bytes, ref: ScreenshotRef) -> None:
         self._known[digest] = ref
         if len(self._known) > _KNOWN_LIMIT:
             self._known.popitem(last=False)
@@ -136,12 +143,21 @@ class ScreenshotStore:
             self._file = None
 
 
+def content_hash(encoded: bytes) -> str:
+    """The name of a screenshot: BLAKE2b of its encoded bytes, 128 bits as hexadecimal digits."""
+    return hashlib.blake2b(encoded, digest_size=16).hexdigest()
+
+
 def read_screenshot(trajectories_folder: Path, ref: ScreenshotRef) -> bytes:
-    """The encoded picture (webp, png or jpeg) that ``ref`` names. Raises `FileNotFoundError`, or `ValueError` when cut off."""
+    """The encoded screenshot (webp, png or jpeg) that ``ref`` names.
+
+    Raises `FileNotFoundError`, or `ValueError` when it is cut off or another one lies there."""
     if Path(ref.segment).name != ref.segment:
         raise ValueError(f"segment {ref.segment!r} is no file name")
     with (trajectories_folder / ref.segment).open("rb") as file:
         data = os.pread(file.fileno(), ref.num_bytes, ref.offset)
     if len(data) != ref.num_bytes:
         raise ValueError(f"{ref.segment} ends at {ref.offset + len(data)}, before the end of {ref.content_hash}")
+    if content_hash(data) != ref.content_hash:
+        raise ValueError(f"{ref.segment} holds another screenshot than {ref.content_hash} at {ref.offset}")
     return data

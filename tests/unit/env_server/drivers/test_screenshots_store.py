@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import threading
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from PIL import Image
@@ -109,3 +111,27 @@ def test_read_screenshot_bad_ref_is_refused(tmp_path: Path, segment: str, offset
     ScreenshotStore(tmp_path, incarnation="i").put(picture(1))
     with pytest.raises(ValueError):
         read_screenshot(tmp_path, ScreenshotRef("0", segment, offset, 10, 1, 1))
+
+
+@pytest.mark.parametrize("picture_format", ["webp", "png", "jpeg"])
+def test_name_is_the_hash_of_the_stored_bytes(tmp_path: Path, picture_format: str) -> None:
+    store = ScreenshotStore(tmp_path, picture_format=picture_format, incarnation="i")
+    refs = [store.put(picture(seed)) for seed in range(3)]
+    for ref in refs:
+        stored = (tmp_path / ref.segment).read_bytes()[ref.offset : ref.offset + ref.num_bytes]
+        assert ref.content_hash == hashlib.blake2b(stored, digest_size=16).hexdigest()
+    assert len({ref.content_hash for ref in refs}) == 3
+
+
+def test_read_screenshot_refuses_other_bytes_than_were_named(tmp_path: Path) -> None:
+    store = ScreenshotStore(tmp_path, picture_format="png", incarnation="i")
+    first, second = store.put(picture(1)), store.put(picture(2))
+    wrong = msgspec.structs.replace(first, offset=second.offset, num_bytes=second.num_bytes)
+    segment = tmp_path / first.segment
+    for ref, damaged in ((wrong, None), (first, first.num_bytes // 2)):
+        if damaged is not None:
+            data = bytearray(segment.read_bytes())
+            data[damaged] ^= 1
+            segment.write_bytes(data)
+        with pytest.raises(ValueError, match="another screenshot"):
+            read_screenshot(tmp_path, ref)
