@@ -309,7 +309,7 @@ def test_bad_pictures_are_poison_at_the_intake_and_errors_in_training(folder: Pa
         ],
         "picture_mismatch": [
             replace(good, images=(screens.take(2, TALL),)),
-            replace(good, images=(replace(ref, width=152, content_hash="other"),)),
+            replace(good, images=(replace(ref, width=152),)),
             replace(good, prompt_tokens=twice),
             replace(good, images=(ref, ref)),
             replace(good, prompt_tokens=good.prompt_tokens[good.prompt_tokens != IMAGE]),
