@@ -43,6 +43,26 @@ class ImageLayout:
     """Rows and columns of tiles beside the whole image; none where the image fits one tile, and none in a family of grids."""
 
 
+def image_text(layout: ImageLayout, image_token: str) -> str:
+    """The text of one image's tokens, which takes the place of the one ``image_token`` that a chat template writes for an image.
+
+    Tiles as in Idefics3 (arXiv 2408.12637, section 2.3) and SmolVLM: each begins with a marker and its row and column, the whole
+    image comes last."""
+    if layout.grid is not None:
+        return image_token * layout.num_pieces
+    tiles = layout.tiles
+    pieces = image_token * (layout.num_pieces // (tiles.num_pieces + 1))
+    rows = [
+        "".join(f"{_AROUND}<row_{row + 1}_col_{column + 1}>{pieces}" for column in range(tiles.width)) + "\n"
+        for row in range(tiles.height)
+    ]
+    whole = f"{_AROUND}<global-img>{pieces}{_AROUND}"
+    return "".join(rows) + "\n" + whole if rows else whole
+
+
+_AROUND = "<fake_token_around_image>"
+
+
 def rope_positions(depth_N: np.ndarray, end_N: np.ndarray, grids: Mapping[int, Grid]) -> np.ndarray:
     """Positions for a rotary embedding with three rows (Qwen2-VL, arXiv 2409.12191, section 2.1): [3, N] int64, time, height and
     width.

@@ -53,12 +53,19 @@ class ImageProcessor:
     """Safe to share between threads."""
 
     def __init__(
-        self, call: Callable[..., Any], *, arrangement: Arrangement, merge_size: int = 1, pieces_per_tile: int = 0
+        self,
+        call: Callable[..., Any],
+        *,
+        image_token: int,
+        arrangement: Arrangement,
+        merge_size: int = 1,
+        pieces_per_tile: int = 0,
     ) -> None:
-        """``call``: the processor of transformers. ``merge_size``: side of a piece in patches (grid).
-        ``pieces_per_tile``: see `tile_pieces`."""
-        self._call = call
+        """``call``: the processor of transformers. ``merge_size``: side of a piece in patches (grid). ``pieces_per_tile``: number
+        of image tokens of a tile (tiles)."""
+        self.image_token = image_token
         self.arrangement = arrangement
+        self._call = call
         self._merge_size = merge_size
         self._pieces_per_tile = pieces_per_tile
         self._layouts: dict[tuple[int, int], ImageLayout] = {}
@@ -105,40 +112,32 @@ class ImageProcessor:
 
 def load_processor(folder: Path) -> ImageProcessor:
     """The processor that ``folder`` holds. Raises `ConfigError` for a family that cannot be run here, or without processor."""
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    arrangement = arrangement_of(config, folder)
+    model_type = str(json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type"))
+    if model_type not in FAMILIES:
+        reason = f"{model_type!r} in {str(folder)!r} takes images in a way that cannot be run layer by layer here"
+        raise ConfigError([Problem("model.name", reason, f"use a model of type {' or '.join(FAMILIES)}, or one without images")])
     import transformers
 
     try:
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         call = transformers.AutoImageProcessor.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False, backend="pil"
         )
     except (OSError, ValueError) as error:
         step = "save the model's processor with save_pretrained() into that folder"
         raise ConfigError([Problem("model.name", f"{str(folder)!r} has no image processor: {error}", step)]) from error
-    if arrangement == "grid":
-        return ImageProcessor(call, arrangement=arrangement, merge_size=int(call.merge_size))
-    return ImageProcessor(call, arrangement=arrangement, pieces_per_tile=tile_pieces(config, call, folder))
+    image_token = int(config.image_token_id)
+    if FAMILIES[model_type] == "grid":
+        return ImageProcessor(call, image_token=image_token, arrangement="grid", merge_size=int(call.merge_size))
+    pieces = _pieces_per_tile(config, call, folder)
+    return ImageProcessor(call, image_token=image_token, arrangement="tiles", pieces_per_tile=pieces)
 
 
-def arrangement_of(config: Mapping[str, Any], folder: Path) -> Arrangement:
-    """``config``: the tree of config.json in ``folder``. Raises `ConfigError` for a family that cannot be run here."""
-    model_type = str(config.get("model_type"))
-    if model_type not in FAMILIES:
-        reason = f"{model_type!r} in {str(folder)!r} takes pictures in a way that cannot be run layer by layer here"
-        step = f"use a model of type {' or '.join(FAMILIES)}, or one without pictures"
-        raise ConfigError([Problem("model.name", reason, step)])
-    return FAMILIES[model_type]
-
-
-def tile_pieces(config: Mapping[str, Any], processor: Any, folder: Path) -> int:
-    """Number of image tokens of one tile: patches of the tower's square, merged ``scale_factor`` by ``scale_factor``.
-
-    Raises `ConfigError` where the processor cuts tiles of another size than the tower takes."""
-    vision = config["vision_config"]
-    side, patch, scale = int(vision["image_size"]), int(vision["patch_size"]), int(config.get("scale_factor", 2))
+def _pieces_per_tile(config: Any, processor: Any, folder: Path) -> int:
+    """Patches of the tower's square, merged ``scale_factor`` by ``scale_factor``."""
+    side, patch = int(config.vision_config.image_size), int(config.vision_config.patch_size)
     cut = int(processor.max_image_size["longest_edge"])
     if cut != side:
         reason = f"the image processor in {str(folder)!r} cuts tiles of {cut} pixels, and the vision tower takes {side}"
         raise ConfigError([Problem("model.name", reason, "copy preprocessor_config.json of the same model")])
-    return (side // patch) ** 2 // scale**2
+    return (side // patch) ** 2 // int(config.scale_factor) ** 2

@@ -59,10 +59,10 @@ class _Keyed:
 class PromptImages:
     """The screenshots of a run as inputs of one model."""
 
-    def __init__(self, read: ReadScreenshot, *, processor: ImageProcessor, image_token: int) -> None:
+    def __init__(self, read: ReadScreenshot, *, processor: ImageProcessor) -> None:
         self._read = read
         self._processor = processor
-        self._image_token = image_token
+        self._image_token = processor.image_token
 
     # --- what may be trained on --------------------------------------------------------------------------------------
 

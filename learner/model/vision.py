@@ -102,7 +102,7 @@ def load_vision(model: Any, config: RunConfig, *, folder: Path, recompute: bool)
         return None
     processor = load_processor(folder)
     read = partial(read_screenshot, RunFolder(config.folder).trajectories)
-    images = PromptImages(read, processor=processor, image_token=int(model.config.image_token_id))
+    images = PromptImages(read, processor=processor)
     frozen = config.model.trainable_top_layers is not None or config.learner.lora is not None
     return Vision(model, images, has_rope_grid=processor.arrangement == "grid", frozen=frozen, recompute=recompute)
 
