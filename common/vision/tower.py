@@ -33,6 +33,11 @@ class Features:
     def nbytes(self) -> int:
         return self.rows_RE.nbytes + sum(rows.nbytes for rows in self.deep)
 
+    def at(self, rows_V: torch.Tensor, *, dtype: torch.dtype) -> Features:
+        """Rows ``rows_V`` of all, in ``dtype``."""
+        rows_VE, *deep = (rows_RE.to(dtype).index_select(0, rows_V) for rows_RE in (self.rows_RE, *self.deep))
+        return Features(rows_VE, tuple(deep))
+
     def clone(self) -> Features:
         """A copy that shares no memory."""
         return Features(self.rows_RE.clone(), tuple(rows.clone() for rows in self.deep))

@@ -1,6 +1,6 @@
 """A pack on the learner's device: the arrays that forward passes read, in one copy, and the layout of attention.
 
-Shape legend: as in `learner.model.batching`; nothing is computed here.
+Shape legend: as in `learner.model.batching`.
 """
 
 from __future__ import annotations
@@ -59,3 +59,11 @@ class PackTensors:
             images = ImageTensors(**{"positions_3N": None} | to_device(named, device))
         layout = layout_of(pack, device=device, dtype=dtype, head_size=head_size)
         return cls(layout=layout, images=images, **to_device(arrays, device))
+
+    def rope_positions(self, *, has_grid: bool) -> torch.Tensor:
+        """[1, N] positions, or [3, 1, N] for a model that places the pieces of an image by row and column (``has_grid``)."""
+        if not has_grid:
+            return self.depth_N[None]
+        if self.images is None or self.images.positions_3N is None:
+            return self.depth_N.expand(3, 1, -1)
+        return self.images.positions_3N[:, None]

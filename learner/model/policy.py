@@ -82,6 +82,7 @@ class Policy:
         images; its tower is trained when everything is."""
         self.folder = folder
         self.vision = vision
+        self._has_rope_grid = vision is not None and vision.has_rope_grid
         self._float32_head = float32_head
         self._recomputes = recomputation == "full"
         self._model = model
@@ -146,8 +147,8 @@ class Policy:
             return self._within(self._below, pack, tensors)
 
     def _below(self, pack: Pack, tensors: PackTensors) -> torch.Tensor:
-        hidden, deep = self._embed(pack, tensors)
-        return self._run(hidden, tensors, range(self._first_trained), deep)
+        shown = self._shown(pack, tensors)
+        return self._run(self._embed(tensors, shown), tensors, range(self._first_trained), shown)
 
     def forward(
         self, pack: Pack, *, temperature: float, tensors: PackTensors | None = None, hidden: torch.Tensor | None = None
@@ -166,12 +167,11 @@ class Policy:
     def _above(
         self, pack: Pack, tensors: PackTensors, hidden: torch.Tensor | None, temperature: float
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        deep: Sequence[torch.Tensor] = ()
+        # Where all layers that take features of images are frozen, ``hidden`` holds them.
+        shown = self._shown(pack, tensors) if hidden is None or self._first_trained < self._num_deep else None
         if hidden is None:
-            hidden, deep = self._embed(pack, tensors)
-        elif self._first_trained < self._num_deep:
-            deep = self._deep(self._features(pack), tensors)
-        top = self._run(hidden, tensors, range(self._first_trained, len(self._layers)), deep)
+            hidden = self._embed(tensors, shown)
+        top = self._run(hidden, tensors, range(self._first_trained, len(self._layers)), shown)
         states_QE = self._base.norm(top.squeeze(0).index_select(0, tensors.logit_nodes_Q))
         head = self._model.get_output_embeddings()
         weight_VE, bias_V = head.weight, getattr(head, "bias", None)
@@ -188,35 +188,23 @@ class Policy:
         )
         return logprobs, entropy, states_QE.detach()
 
-    def _features(self, pack: Pack) -> Features | None:
-        return None if pack.images is None or self.vision is None else self.vision.features(pack.images)
+    def _shown(self, pack: Pack, tensors: PackTensors) -> Features | None:
+        """[V, E] rows of the pack's images, one for each of their nodes; None without images."""
+        if self.vision is None or pack.images is None or tensors.images is None:
+            return None
+        return self.vision.features(pack.images).at(tensors.images.rows_V, dtype=self.dtype)
 
-    def _embed(self, pack: Pack, tensors: PackTensors) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
-        """[1, N, E] what enters the lowest layer, and `_deep`."""
+    def _embed(self, tensors: PackTensors, shown: Features | None) -> torch.Tensor:
+        """[1, N, E] what enters the lowest layer."""
         embedded_NE = self._model.get_input_embeddings()(tensors.tokens_N)
-        features = self._features(pack)
-        if features is None or tensors.images is None:
-            return embedded_NE[None], ()
-        rows_VE = features.rows_RE.to(embedded_NE.dtype).index_select(0, tensors.images.rows_V)
-        return embedded_NE.index_copy(0, tensors.images.nodes_V, rows_VE)[None], self._deep(features, tensors)
+        if shown is not None and tensors.images is not None:
+            embedded_NE = embedded_NE.index_copy(0, tensors.images.nodes_V, shown.rows_RE)
+        return embedded_NE[None]
 
-    def _deep(self, features: Features | None, tensors: PackTensors) -> Sequence[torch.Tensor]:
-        """[V, E] each: what is added to the output of the lowest layers at the nodes of images."""
-        if features is None or tensors.images is None:
-            return ()
-        return [rows_RE.to(self.dtype).index_select(0, tensors.images.rows_V) for rows_RE in features.deep]
-
-    def _rope_positions(self, tensors: PackTensors) -> torch.Tensor:
-        """[1, N], or [3, 1, N] for a model that places the pieces of an image by row and column."""
-        if self.vision is None or not self.vision.has_rope_grid:
-            return tensors.depth_N[None]
-        if tensors.images is None or tensors.images.positions_3N is None:
-            return tensors.depth_N.expand(3, 1, -1)
-        return tensors.images.positions_3N[:, None]
-
-    def _run(self, hidden: torch.Tensor, tensors: PackTensors, layers: range, deep: Sequence[torch.Tensor]) -> torch.Tensor:
+    def _run(self, hidden: torch.Tensor, tensors: PackTensors, layers: range, shown: Features | None) -> torch.Tensor:
         positions = tensors.depth_N[None]
-        rotary = self._base.rotary_emb(hidden, position_ids=self._rope_positions(tensors))
+        deep = () if shown is None else shown.deep
+        rotary = self._base.rotary_emb(hidden, position_ids=tensors.rope_positions(has_grid=self._has_rope_grid))
         recomputes = self._recomputes and torch.is_grad_enabled()
         rest = {"attention_mask": tensors.layout, "position_ids": positions, "position_embeddings": rotary, "use_cache": False}
         for number in layers:
