@@ -147,13 +147,20 @@ def foreign(kind: type[GRPO] = Foreign) -> GRPO:
 
 @st.composite
 def groups_of_any_age(draw: st.DrawFn) -> list[TrajectoryGroup]:
-    """Groups of one to four episodes of up to four steps; tokens of one step may be of several versions."""
+    """Groups of one to four episodes of up to four steps; tokens of one step may be of several versions.
+
+    Log-probs differ from step to step, as those after different prompts do: they tell a step that was renamed."""
     made = []
     for number in range(draw(st.integers(1, 3))):
         episodes = []
         for index in range(draw(st.integers(1, 4))):
             steps = [
-                make_step([number, index, place], [7] * len(versions), version=versions)
+                make_step(
+                    [number, index, place],
+                    [7] * len(versions),
+                    version=versions,
+                    logprobs=[-1 - number / 4 - index / 16 - place / 64] * len(versions),
+                )
                 for place, versions in enumerate(
                     draw(st.lists(st.lists(st.integers(0, POSITION), min_size=1, max_size=3), max_size=4))
                 )
