@@ -20,7 +20,7 @@ import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class PieceGrid:
     """Rows and columns of pieces."""
 
     height: int
@@ -37,9 +37,9 @@ class ImageLayout:
 
     num_pieces: int
     """Number of image tokens."""
-    grid: Grid | None = None
+    grid: PieceGrid | None = None
     """Rows and columns of the run of pieces; None in a family of tiles."""
-    tiles: Grid = Grid(0, 0)
+    tiles: PieceGrid = PieceGrid(0, 0)
     """Rows and columns of tiles beside the whole image; none where the image fits one tile, and none in a family of grids."""
 
 
@@ -63,7 +63,7 @@ def image_text(layout: ImageLayout, image_token: str) -> str:
 _AROUND = "<fake_token_around_image>"
 
 
-def rope_positions(depth_N: np.ndarray, end_N: np.ndarray, grids: Mapping[int, Grid]) -> np.ndarray:
+def rope_positions(depth_N: np.ndarray, end_N: np.ndarray, grids: Mapping[int, PieceGrid]) -> np.ndarray:
     """Positions for a rotary embedding with three rows (Qwen2-VL, arXiv 2409.12191, section 2.1): [3, N] int64, time, height and
     width.
 

@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from computerrl.common.errors import ConfigError, PictureError, Problem
-from computerrl.common.vision.layout import Grid, ImageLayout
+from computerrl.common.vision.layout import ImageLayout, PieceGrid
 
 Arrangement = Literal["grid", "tiles"]
 """How pieces lie in a prompt, see `common.vision.layout`."""
@@ -95,7 +95,7 @@ class ImageProcessor:
         grid_thw = np.asarray(found["image_grid_thw"], dtype=np.int64)
         ((time, height, width),) = grid_thw.tolist()
         assert time == 1
-        grid = Grid(height // self._merge_size, width // self._merge_size)
+        grid = PieceGrid(height // self._merge_size, width // self._merge_size)
         pixels = np.asarray(found["pixel_values"], dtype=np.float32)
         return Processed(ImageLayout(grid.num_pieces, grid), {"pixel_values": pixels, "image_grid_thw": grid_thw})
 
@@ -103,7 +103,7 @@ class ImageProcessor:
         found = self._call(images=[[image]], return_tensors="np", return_row_col_info=True)
         pixels = np.asarray(found["pixel_values"], dtype=np.float32)[0]
         mask = np.asarray(found["pixel_attention_mask"], dtype=np.int64)[0]
-        tiles = Grid(int(found["rows"][0][0]), int(found["cols"][0][0]))
+        tiles = PieceGrid(int(found["rows"][0][0]), int(found["cols"][0][0]))
         num_tiles = tiles.num_pieces + 1
         assert len(pixels) == num_tiles, (pixels.shape, tiles)
         layout = ImageLayout(num_tiles * self._pieces_per_tile, tiles=tiles)

@@ -25,8 +25,8 @@ from computerrl.env_server.tasks.osworld.format import (
     Judge,
     LaunchStep,
     OpenTabsStep,
+    SetupStep,
     Source,
-    Step,
     TaskFile,
     UploadStep,
     VerifiedStep,
@@ -153,7 +153,7 @@ _NEVER: Mapping[str, tuple[Kind, str]] = {
 }
 
 
-def _of_step(step: Step, where: str, assets: Assets, abilities: Abilities) -> Iterator[Refusal]:
+def _of_step(step: SetupStep, where: str, assets: Assets, abilities: Abilities) -> Iterator[Refusal]:
     parameters = step.parameters
     if step.type in _NEVER:
         yield Refusal(_NEVER[step.type][0], where, _NEVER[step.type][1])

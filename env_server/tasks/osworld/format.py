@@ -182,7 +182,7 @@ STEPS: dict[str, type[_Part]] = {
 """Every step type of the format and what its parameters are."""
 
 
-class Step(_Part):
+class SetupStep(_Part):
     """One step of ``config`` or ``postconfig``; unknown types are kept and refused by name later."""
 
     type: str
@@ -228,7 +228,7 @@ class Evaluator(_Part):
     expected: Source | list[Source | list[Source] | None] | None = None
     options: dict[str, Any] | list[dict[str, Any] | None] | None = None
     conj: Literal["and", "or"] = "and"
-    postconfig: list[Step] = Field(default_factory=list)
+    postconfig: list[SetupStep] = Field(default_factory=list)
 
     @field_validator("result", "expected", mode="before")
     @classmethod
@@ -276,7 +276,7 @@ class TaskFile(_Part):
     instruction: str = Field(min_length=1)
     snapshot: str = ""
     related_apps: list[str] = Field(default_factory=list)
-    config: list[Step] = Field(default_factory=list)
+    config: list[SetupStep] = Field(default_factory=list)
     evaluator: Evaluator
     proxy: bool = False
     """The task talks to sites that only a proxy reaches."""

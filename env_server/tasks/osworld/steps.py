@@ -25,8 +25,8 @@ from computerrl.env_server.tasks.osworld.format import (
     LaunchStep,
     OpenStep,
     OpenTabsStep,
+    SetupStep,
     SleepStep,
-    Step,
     Until,
     UploadStep,
     VerifiedStep,
@@ -61,7 +61,7 @@ class Carrier:
     sleep: Callable[[float], None] = time.sleep
     now: Callable[[], float] = time.monotonic
 
-    def carry_out(self, step: Step) -> None:
+    def carry_out(self, step: SetupStep) -> None:
         """Do one step. Raises `TaskFailed`, `Obstructed`, and what the desktop raises."""
         parameters = step.parameters
         action = Carrier._close if step.type == "close_window" else _ACTIONS.get(type(parameters))

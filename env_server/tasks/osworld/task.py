@@ -24,8 +24,8 @@ from computerrl.env_server.tasks.osworld.format import (
     DownloadStep,
     ExecuteStep,
     Judge,
+    SetupStep,
     Source,
-    Step,
     TaskFile,
     UploadStep,
     read_task_file,
@@ -141,7 +141,7 @@ class OsworldTask:
             if scripts or any(map(_makes_files, evaluator.postconfig)):
                 desktop.bring_own_files()
             for script in scripts:
-                carrier.carry_out(Step(type="download", parameters={"files": [script]}))
+                carrier.carry_out(SetupStep(type="download", parameters={"files": [script]}))
                 desktop.run(["chmod", "+x", script.path])
             for step in evaluator.postconfig:
                 carrier.carry_out(step)
@@ -228,7 +228,7 @@ def _read_expected(context: Context, expected: Source | list[Source] | None) -> 
     return None if any(value is None for value in values) else values
 
 
-def _makes_files(step: Step) -> bool:
+def _makes_files(step: SetupStep) -> bool:
     """Does the step bring files of the judge's, or have LibreOffice make them of the agent's?"""
     parameters = step.parameters
     if isinstance(parameters, ExecuteStep):

@@ -11,7 +11,7 @@ from PIL import Image
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from computerrl.common.errors import PictureError
-from computerrl.common.vision.layout import Grid, ImageLayout, image_text
+from computerrl.common.vision.layout import ImageLayout, PieceGrid, image_text
 from computerrl.common.vision.processor import FAMILIES, load_processor
 from tests.support.data.vision_data import save_model
 
@@ -67,7 +67,7 @@ def test_text_of_tiles_is_that_of_transformers(folders: dict[str, Path], size: t
 
 
 def test_text_of_a_grid_is_one_token_for_each_piece() -> None:
-    assert image_text(ImageLayout(6, Grid(2, 3)), "<p>") == "<p>" * 6
+    assert image_text(ImageLayout(6, PieceGrid(2, 3)), "<p>") == "<p>" * 6
 
 
 @pytest.mark.parametrize("size", [(0, 10), (-5, -5), (10, 0), (10**5, 10**5), (10_000, 28)])

@@ -16,7 +16,7 @@ from computerrl.common.config import LoraConfig, RunConfig
 from computerrl.common.errors import ConfigError, PictureError
 from computerrl.common.messages import ScreenshotRef, Step
 from computerrl.common.run_files.run_folder import RunFolder
-from computerrl.common.vision.layout import Grid, rope_positions
+from computerrl.common.vision.layout import PieceGrid, rope_positions
 from computerrl.common.vision.processor import load_processor
 from computerrl.env_server.client import read_screenshot
 from computerrl.learner.checkpoints.checkpoint import CheckpointStore
@@ -103,7 +103,7 @@ def check_gradients(config: RunConfig, model: Any, monkeypatch: pytest.MonkeyPat
 
 def test_rope_positions_of_a_sequence_are_transformers(folder: Path) -> None:
     model = own_model(folder)
-    grids = [Grid(4, 5), Grid(4, 2), Grid(1, 1)]
+    grids = [PieceGrid(4, 5), PieceGrid(4, 2), PieceGrid(1, 1)]
     tokens, types, first = [5, 6, 7], [0, 0, 0], {}
     for grid in grids:
         first[len(tokens)] = grid

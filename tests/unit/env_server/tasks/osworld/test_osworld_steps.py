@@ -29,7 +29,7 @@ from computerrl.env_server.tasks.osworld.desktop import (
     Tab,
     Window,
 )
-from computerrl.env_server.tasks.osworld.format import Step
+from computerrl.env_server.tasks.osworld.format import SetupStep
 from computerrl.env_server.tasks.osworld.steps import Carrier
 from tests.support.osworld_fake import FakeDesktop
 
@@ -160,7 +160,7 @@ def _carrier(desktop: FakeDesktop, assets: Path | None = None, *, strict: bool =
 
 def _do(desktop: FakeDesktop, kind: str, *, carrier: Carrier | None = None, **parameters: Any) -> Carrier:
     carrier = carrier or _carrier(desktop)
-    carrier.carry_out(Step.model_validate({"type": kind, "parameters": parameters}))
+    carrier.carry_out(SetupStep.model_validate({"type": kind, "parameters": parameters}))
     return carrier
 
 
