@@ -15,11 +15,9 @@ from .faults import DesktopError
 from .files.folder import remove
 from .processes import Program
 from .reading.accessibility import Accessibility
-from .reading.dbus import Bus, Call, DBusError, path_of
+from .reading.dbus import XFCONF, Bus, Call, DBusError, path_of
 from .screen.display import Screen, start_xvfb
 
-XFCONF = "org.xfce.Xfconf"
-"""Name of the settings service on the session bus."""
 FRAME_NAME = "Xvfb_screen0"
 """The frame buffer's file, as Xvfb names it (XWD format)."""
 

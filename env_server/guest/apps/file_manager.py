@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..files.folder import AgentFolder, FileActionError, read_regular, remove
 from ..processes import Program
-from ..reading.dbus import Bus, Call
+from ..reading.dbus import XFCONF, Bus, Call
 from ..screen.windows import left
-from ..session import XFCONF
 
 if TYPE_CHECKING:
     from ..reading.controls import Controls

@@ -19,8 +19,10 @@ from urllib.parse import unquote
 
 from .dbus_codec import FIXED, Call, DBusError, decode, encode_call, header_fields
 
-__all__ = ["Bus", "Call", "Connection", "ConnectionLost", "DBusError", "DBusTimeout", "Signal"]
+__all__ = ["XFCONF", "Bus", "Call", "Connection", "ConnectionLost", "DBusError", "DBusTimeout", "Signal"]
 
+XFCONF = "org.xfce.Xfconf"
+"""Name of Xfce's settings service on the session bus."""
 _REPLY, _ERROR, _SIGNAL = 2, 3, 4
 _CHUNK_BYTES = 1 << 18
 _MAX_CHUNKS = 32
