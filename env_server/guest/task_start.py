@@ -80,4 +80,7 @@ class TaskStart:
             raise self._windows.not_in_front(f"{app.name} did not stay in front")
         if window is not None and not window.is_dialog and not self._screen.windows.fills_screen(window.xid):
             raise self._windows.not_in_front(f"{app.name} did not fill the screen")
+        if self._apps.is_office_open():
+            # The office claims the selection for the first document of its life, and for later ones only at times.
+            self._screen.state.release_primary(self._apps.calc.program.pid)
         return settled

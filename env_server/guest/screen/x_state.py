@@ -60,6 +60,20 @@ class XState:
         now = {**self._settings(), **self._read_surroundings(), **properties, **owners}
         return {name: repr(value) for name, value in now.items() if name not in _OF_TOOLKITS}
 
+    def release_primary(self, pid: int) -> None:
+        """Take the selection PRIMARY from process ``pid`` if it owns it."""
+        owner = self._display.get_selection_owner(self._display.get_atom("PRIMARY"))
+        if owner == X.NONE:
+            return
+        found = self._display.res_query_client_ids([{"client": owner.id, "mask": res.LocalClientPIDMask}]).ids
+        if any(pid in client.value for client in found):
+            self._disown("PRIMARY")
+
+    def _disown(self, selection: str) -> None:
+        request.SetSelectionOwner(
+            display=self._display.display, window=X.NONE, selection=self._display.get_atom(selection), time=X.CurrentTime
+        )
+
     def put_back(self, *, programs: frozenset[int] | None = None) -> None:
         """Make it so again. Raises `DesktopError` naming what stays different.
 
@@ -68,9 +82,7 @@ class XState:
         """
         display = self._display
         for name in _SELECTIONS:
-            request.SetSelectionOwner(
-                display=display.display, window=X.NONE, selection=display.get_atom(name), time=X.CurrentTime
-            )
+            self._disown(name)
         self._let_go()
         different = self._put_back_settings() + self._put_back_properties(programs is not None)
         if programs is not None:

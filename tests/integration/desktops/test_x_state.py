@@ -101,6 +101,28 @@ def test_what_was_copied_cannot_be_pasted_in_the_next_episode(player: Player, fr
     assert player.desktop.get("editor_text").strip() == ""
 
 
+def test_office_s_first_picture_owns_no_selection_whatever_came_before(player: Player) -> None:
+    calc = SetupStep("calc_open", {"cells": {"A1": "secret"}})
+    player.start(calc)
+    fresh_owners = owners(player)
+    assert fresh_owners["PRIMARY"] is False
+    player.start(SetupStep("files_open", {"folder": "."}))
+    player.do('type("a.txt")')
+    player.do('key("enter")')
+    player.start(calc)
+    assert owners(player) == fresh_owners
+    # An agent's own selection is the office's as ever.
+    player.do('key("shift+down")')
+    assert owners(player)["PRIMARY"] is True
+    player.start(calc)
+    assert owners(player) == fresh_owners
+
+
+def owners(player: Player) -> dict[str, bool]:
+    """Selection -> does a program own it?"""
+    return dict(state(player)[6])
+
+
 def test_keyboard_layout_that_was_changed_costs_a_new_desktop(player: Player) -> None:
     run(player, CHANGE.format(lines="d.change_keyboard_mapping(38, [(ord('z'), ord('Z'))])"))
     with pytest.raises(DesktopBroken, match="does not take back: keys"):

@@ -86,5 +86,5 @@ def test_vision_prompt_refers_to_the_picture_of_now_only() -> None:
 
 
 def test_vision_prompt_is_refused_where_only_tokens_are_taken() -> None:
-    with pytest.raises(ConfigError, match=r"actor\.prompt\.format.*pictures"):
+    with pytest.raises(ConfigError, match=r"actor\.prompt\.format.*images"):
         make_prompt(format="computerrl_vision")
