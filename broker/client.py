@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import TypeVar
 
-from computerrl.broker.submissions import Submissions
+from computerrl.broker.client_batches import Submissions
 from computerrl.common import log
 from computerrl.common.errors import ChannelClosed, PeerTimeout, ProtocolError
 from computerrl.common.lifecycle import StopToken

@@ -1,4 +1,4 @@
-"""Submissions of many threads over one channel: small trajectories that wait are sent in one message.
+"""Batches of the trajectories that many threads of one client submit: small ones that wait are sent in one message.
 
 At most a few messages are in flight; a thread that finds a free place sends all waiting trajectories. At low load every
 trajectory is sent at once and alone; at high load the batches grow by themselves. Large trajectories gain nothing from a batch
