@@ -208,14 +208,14 @@ class _Episode:
 
     def _step(self) -> EndReason | None:
         observation = self.observation
-        prompt_tokens = self._prompt.build(self._instruction, observation, self._history)
-        chosen = self._demonstrate() if self._assignment.kind == "demonstration" else self._generate(prompt_tokens)
+        prompt = self._prompt.build(self._instruction, observation, self._history)
+        chosen = self._demonstrate() if self._assignment.kind == "demonstration" else self._generate(prompt.tokens)
         began = time.perf_counter()
         acted = self._act(chosen) if self._assignment.num_patches is None else self._act_beside_demonstrator(chosen)
         desktop_s = time.perf_counter() - began + chosen.demonstrate_s
         self.steps.append(
             Step(
-                prompt_tokens=prompt_tokens,
+                prompt_tokens=prompt.tokens,
                 action_tokens=chosen.tokens,
                 behavior_logprobs=chosen.logprobs,
                 policy_versions=chosen.policy_versions,
@@ -226,6 +226,7 @@ class _Episode:
                 settled_by=observation.settled_by,
                 timing=StepTiming(generate_s=chosen.generate_s, desktop_s=desktop_s, settle_s=acted.settle_s),
                 matched=acted.matched,
+                images=prompt.images,
             )
         )
         return acted.end
@@ -314,14 +315,14 @@ class _Episode:
         try:
             action = self._parse(chosen)
         except ActionSyntaxError as error:
-            self._history.append(PastAction(text, error=str(error)))
+            self._history.append(PastAction(text, error=str(error), screenshot=self.observation.screenshot))
             return _Acted(format_ok=False, error=str(error))
         if action.name in FINAL_ACTIONS:
             return _Acted(format_ok=True, end="done_action" if action.name == "done" else "fail_action")
         with self._setting.during("desktop"):
             result = self._desktops.step(self._lease, action, completion=text)
-        self.observation = result.observation
-        self._history.append(PastAction(text, error=result.action_error, result=result.observation.result))
+        shown, self.observation = self.observation.screenshot, result.observation
+        self._history.append(PastAction(text, result.action_error, result.observation.result, screenshot=shown))
         return _Acted(
             format_ok=True,
             error=result.action_error,

@@ -11,19 +11,21 @@ newline, one token that no action contains: strings in actions escape theirs. Wi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from computerrl.actor.prompts.formats import make_format
-from computerrl.actor.prompts.formats.base import PastAction
+from computerrl.actor.prompts.formats.base import ChatMessage, PastAction
 from computerrl.actor.prompts.formats.completions import without_opening
+from computerrl.actor.prompts.images import ImageTokens
 from computerrl.actor.prompts.tokenizer import FolderTokenizer, Tokenizer
 from computerrl.common import log
 from computerrl.common.config import VISION_PROBLEM, Actions, PromptConfig
 from computerrl.common.errors import ConfigError, Problem
-from computerrl.common.messages import Action, Observation
+from computerrl.common.messages import Action, Observation, ScreenshotRef
 
-__all__ = ["FolderTokenizer", "PromptBuilder", "Tokenizer"]
+__all__ = ["FolderTokenizer", "Prompt", "PromptBuilder", "Tokenizer"]
 
 _ENDS_ACTIONS = ")"
 """The last character of every action of `common.actions`."""
@@ -31,16 +33,38 @@ CUT_MARK = "… [the rest of the task does not fit]"
 """Ends an instruction that is longer than the budget."""
 
 
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A whole prompt."""
+
+    tokens: np.ndarray
+    """[P] int32; ids are final, image tokens included."""
+    images: tuple[ScreenshotRef, ...] = ()
+    """Screenshots that it shows, in its order."""
+
+
 class PromptBuilder:
     """Builds prompts and parses completions for one tokenizer; safe to share between threads."""
 
-    def __init__(self, tokenizer: Tokenizer, config: PromptConfig, *, actions: Actions = "api_gui") -> None:
-        """Raises `ConfigError` when this tokenizer or the token budget is not enough for the format."""
-        if config.format == "computerrl_vision":
-            raise ConfigError([VISION_PROBLEM])
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        config: PromptConfig,
+        *,
+        actions: Actions = "api_gui",
+        images: ImageTokens | None = None,
+        screen_size: tuple[int, int] = (1280, 720),
+    ) -> None:
+        """``images``: for a format that shows them. ``screen_size``: width and height of the desktops in pixels.
+
+        Raises `ConfigError` when this tokenizer or the token budget is not enough for the format."""
         self._tokenizer = tokenizer
         self._config = config
         self._format = make_format(config, actions=actions)
+        if self._format.shows_images and images is None:
+            raise ConfigError([VISION_PROBLEM])
+        self._images = images if self._format.shows_images else None
+        self._screen_size = screen_size
         self._cue = None if config.chat_template else self._format.plain_cue
         self._warned: set[tuple[str, str]] = set()
         self._opening = tokenizer.opening() if self._cue is None else ""
@@ -70,10 +94,12 @@ class PromptBuilder:
         return newline[0]
 
     def _check_budget(self) -> None:
-        prompts = [self._encode("", _nothing_on_screen(app), [], []) for app in self._format.apps]
+        prompts = [self._encode("", self._nothing_on_screen(app), [], []).tokens for app in self._format.apps]
         if self._config.history_steps:
             # Not every template takes turns that are over.
-            self._encode("", _nothing_on_screen(""), [], [PastAction("wait()")])
+            nothing = self._nothing_on_screen("")
+            past = PastAction("wait()", screenshot=nothing.screenshot)
+            self._encode("", nothing, [], [past], num_images=min(2, self._config.images))
         needed, limit = max(map(len, prompts)), self._config.max_prompt_tokens
         if needed > limit:
             reason = f"{limit}, but what every prompt of {self._config.format} holds takes up to {needed} tokens"
@@ -87,44 +113,60 @@ class PromptBuilder:
 
     def num_instruction_tokens(self, instruction: str) -> int:
         """Tokens of a prompt that shows ``instruction`` whole and nothing of a screen."""
-        return max(len(self._encode(instruction, _nothing_on_screen(app), [], [])) for app in self._format.apps)
+        nothing = (self._nothing_on_screen(app) for app in self._format.apps)
+        return max(len(self._encode(instruction, one, [], []).tokens) for one in nothing)
 
-    def build(self, instruction: str, observation: Observation, history: Sequence[PastAction]) -> np.ndarray:
-        """[P] int32 prompt tokens; at most ``max_prompt_tokens``, leaving out element rows from the end, then old actions, then
-        the end of the instruction, with a mark and a warning."""
+    def build(self, instruction: str, observation: Observation, history: Sequence[PastAction]) -> Prompt:
+        """A prompt of at most ``max_prompt_tokens``. Left out are, in this order, whole images from the oldest to the last but
+        one, element rows from the end, old actions, and the end of the instruction, with a mark and a warning.
+
+        Raises `PictureError` for a screen of a size that the model does not take."""
         rows = self._format.rows(instruction, observation)
         past = list(history)[len(history) - min(len(history), self._config.history_steps) :]
         limit = self._config.max_prompt_tokens
-        tokens = self._encode(instruction, observation, rows, past)
+        num_images = self._num_images(len(history) + 1)
+        prompt = self._encode(instruction, observation, rows, past, num_images=num_images)
         is_shown = not rows
-        while len(tokens) > limit and (rows or past):
+        while len(prompt.tokens) > limit and (len(prompt.images) > 1 or rows or past):
             # Shorten by what is probably too much, so that a long screen is not encoded once per row.
-            if rows:
-                rows = rows[: min(len(rows) - 1, len(rows) * limit // len(tokens))]
+            if len(prompt.images) > 1:
+                num_images = len(prompt.images) - 1
+            elif rows:
+                rows = rows[: min(len(rows) - 1, len(rows) * limit // len(prompt.tokens))]
             else:
                 past = past[1:]
-            tokens = self._encode(instruction, observation, rows, past)
-        if len(tokens) > limit:
-            self._warn("prompt.instruction_cut", instruction, num_tokens=len(tokens))
-            tokens = self._with_part(instruction, observation)
+            prompt = self._encode(instruction, observation, rows, past, num_images=num_images)
+        if len(prompt.tokens) > limit:
+            self._warn("prompt.instruction_cut", instruction, num_tokens=len(prompt.tokens))
+            prompt = self._with_part(instruction, observation)
         elif not (is_shown or rows):
-            self._warn("prompt.screen_left_out", instruction, num_tokens=len(tokens))
-        if len(tokens) > limit:
+            self._warn("prompt.screen_left_out", instruction, num_tokens=len(prompt.tokens))
+        if len(prompt.tokens) > limit and prompt.images:
+            self._warn("prompt.image_left_out", instruction, num_tokens=len(prompt.tokens))
+            prompt = self._encode("", observation, [], [], num_images=0)
+        if len(prompt.tokens) > limit:
             # A long window title in a small budget is all that may be left to blame: the end asks for the action.
             first = len(self._tokenizer.start_tokens) if self._cue is not None else 0
-            tokens = [*tokens[:first], *tokens[first - limit :]]
-        return np.asarray(tokens, dtype=np.int32)
+            prompt = Prompt(np.concatenate([prompt.tokens[:first], prompt.tokens[first - limit :]]))
+        return prompt
 
-    def _with_part(self, instruction: str, observation: Observation) -> list[int]:
+    def _num_images(self, num_screens: int) -> int:
+        """How many of the newest screenshots of an episode to show. The oldest ones go ``image_stride`` at a time, so that the
+        beginning of a prompt stays that of the turn before as long as possible."""
+        most, stride = self._config.images, self._config.image_stride
+        num_left_out = -(-max(0, num_screens - most) // stride) * stride
+        return num_screens - num_left_out
+
+    def _with_part(self, instruction: str, observation: Observation) -> Prompt:
         """The prompt with as much of ``instruction`` as fits, and no rows."""
         limit, best = self._config.max_prompt_tokens, self._encode("", observation, [], [])
         # A token has a byte at least, or is one of few that stand for none.
         low, high = 0, min(len(instruction), limit)
         while low < high:
             middle = (low + high + 1) // 2
-            tokens = self._encode(instruction[:middle].rstrip() + CUT_MARK, observation, [], [])
-            if len(tokens) <= limit:
-                low, best = middle, tokens
+            prompt = self._encode(instruction[:middle].rstrip() + CUT_MARK, observation, [], [])
+            if len(prompt.tokens) <= limit:
+                low, best = middle, prompt
             else:
                 high = middle - 1
         return best
@@ -158,13 +200,50 @@ class PromptBuilder:
         """The action in a completion for ``observation``. Raises `common.actions.ActionSyntaxError`."""
         return self._format.parse(self._opening + completion_text, observation)
 
-    def _encode(self, instruction: str, observation: Observation, rows: Sequence[str], past: Sequence[PastAction]) -> list[int]:
-        messages = self._format.messages(instruction, observation, rows, past)
+    def _encode(
+        self,
+        instruction: str,
+        observation: Observation,
+        rows: Sequence[str],
+        past: Sequence[PastAction],
+        *,
+        num_images: int = 1,
+    ) -> Prompt:
+        shown = 0 if self._images is None else num_images
+        messages = self._format.messages(instruction, observation, rows, past, num_images=shown)
+        refs = tuple(message.image for message in messages if message.image is not None)
+        texts = [self._images.text(ref) for ref in refs] if self._images is not None else []
         if self._cue is None:
-            return self._tokenizer.encode_chat(messages)
-        text = "\n".join(message.text for message in messages) + self._cue
-        return [*self._tokenizer.start_tokens, *self._tokenizer.encode_text(text)]
+            tokens = self._tokenizer.encode_chat(messages, image_texts=texts)
+        else:
+            tokens = self._encode_plain(messages, texts)
+        if self._images is not None:
+            self._check_images(tokens, refs)
+        return Prompt(np.asarray(tokens, dtype=np.int32), refs)
 
+    def _encode_plain(self, messages: Sequence[ChatMessage], image_texts: Sequence[str]) -> list[int]:
+        """Without chat template: a line break between messages, and around each image."""
+        tokens = list(self._tokenizer.start_tokens)
+        images, pending = iter(image_texts), ""
+        for number, message in enumerate(messages):
+            pending += "\n" * (number > 0) + message.lead
+            if message.image is not None:
+                pending += "\n" if pending and not pending.endswith("\n") else ""
+                tokens += self._tokenizer.encode_text(pending, after="\n" if number else "")
+                tokens += self._tokenizer.encode_image(next(images))
+                pending = "\n" if message.text else ""
+            pending += message.text
+        assert self._cue is not None
+        return [*tokens, *self._tokenizer.encode_text(pending + self._cue, after="\n" if image_texts else "")]
 
-def _nothing_on_screen(app: str) -> Observation:
-    return Observation(app, "", (), None, 3840, 2160, "none", 0.0, "")
+    def _check_images(self, tokens: Sequence[int], refs: Sequence[ScreenshotRef]) -> None:
+        assert self._images is not None
+        written, needed = list(tokens).count(self._images.token), sum(map(self._images.num_pieces, refs))
+        if written != needed:
+            reason = f"the tokenizer writes {written} image tokens for images that take {needed}"
+            raise ConfigError([Problem("model.name", reason, "use the model's own tokenizer")])
+
+    def _nothing_on_screen(self, app: str) -> Observation:
+        width, height = self._screen_size
+        black = ScreenshotRef("none", "none", 0, 0, width, height) if self._format.shows_images else None
+        return Observation(app, "", (), black, width, height, "none", 0.0, "")

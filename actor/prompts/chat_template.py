@@ -16,6 +16,7 @@ from computerrl.actor.prompts.formats.base import ChatMessage, Role
 from computerrl.actor.prompts.formats.completions import last_part, opened_thought
 from computerrl.common import log
 from computerrl.common.errors import ConfigError, Problem
+from computerrl.common.messages import ScreenshotRef
 
 Turn = Mapping[str, Any]
 Render = Callable[[Sequence[Turn], bool], str]
@@ -44,14 +45,18 @@ class _Shape:
 class ChatTemplate:
     """Safe to share between threads."""
 
-    def __init__(self, render: Render, *, source: str) -> None:
-        """``source``: the folder, for errors."""
+    def __init__(self, render: Render, *, source: str, image_token: str | None = None) -> None:
+        """``source``: the folder, for errors. ``image_token``: text that the template writes once for each image; None where the
+        model takes text alone."""
         self._raw = render
         self._source = source
+        self._image_token = image_token
         self._shape_of = functools.cache(self._find_shape)
 
     def prompt(self, messages: Sequence[ChatMessage]) -> str:
-        """The conversation up to where the completion begins. Raises `ConfigError` for a template that does not take it."""
+        """The conversation up to where the completion begins, with the image token once for each image.
+
+        Raises `ConfigError` for a template that does not take it."""
         return self._start(messages) + self._header
 
     def completion(self, completion: str) -> str:
@@ -111,7 +116,7 @@ class ChatTemplate:
         return self._written(messages, begins_completion=True)
 
     def _written(self, messages: Sequence[ChatMessage], *, begins_completion: bool) -> str:
-        shape = self._shape_of(tuple(message.role for message in messages))
+        shape = self._shape_of(tuple((message.role, message.image is not None) for message in messages))
         try:
             return self._rendered(_turns(messages, shape), begins_completion)
         except Exception as error:  # noqa: BLE001  (a template is a program of the model's, and may raise anything)
@@ -124,15 +129,25 @@ class ChatTemplate:
             raise ValueError(f"it writes {len(text)} characters for {given} of messages")
         return text
 
-    def _find_shape(self, roles: tuple[Role, ...]) -> _Shape:
-        marked = [ChatMessage(role, f"{role}-text-{number}{_ESCAPED}") for number, role in enumerate(roles)]
-        first = ""
+    def _find_shape(self, turns: tuple[tuple[Role, bool], ...]) -> _Shape:
+        """``turns``: role of each, and whether it shows an image."""
+        roles = [role for role, _ in turns]
+        marked = [
+            ChatMessage(role, f"{role}-text-{number}{_ESCAPED}", _MARK if shows else None)
+            for number, (role, shows) in enumerate(turns)
+        ]
+        num_images = sum(shows for _, shows in turns)
+        first = "it has no token for images" if num_images and self._image_token is None else ""
         for folds_system, in_parts in itertools.product((False, True) if "system" in roles else (False,), (False, True)):
             shape = _Shape(in_parts, folds_system)
             try:
                 text = self._rendered(_turns(marked, shape), True)
             except Exception as error:  # noqa: BLE001  (as in `_written`)
                 first = first or str(error) or type(error).__name__
+                continue
+            num_written = text.count(self._image_token) if self._image_token is not None else 0
+            if num_written != num_images:
+                first = first or f"it writes {num_written} places for {num_images} images"
                 continue
             lost = [message.role for message in marked if message.text not in text]
             places = [text.find(message.text) for message in marked if message.role != "system"]
@@ -149,6 +164,8 @@ class ChatTemplate:
         return ConfigError([Problem("actor.prompt", reason, step)])
 
 
+_MARK = ScreenshotRef("mark", "mark", 0, 0, 1, 1)
+"""Stands for an image: a template learns of it only that it is there."""
 _ASK = (ChatMessage("user", "question-text"),)
 _COMPLETION, _NEXT = "answer-text", "next-text"
 
@@ -156,10 +173,17 @@ _COMPLETION, _NEXT = "answer-text", "next-text"
 def _turns(messages: Sequence[ChatMessage], shape: _Shape) -> list[Turn]:
     if shape.folds_system:
         messages = _folded(messages)
-    return [
-        {"role": message.role, "content": [{"type": "text", "text": message.text}] if shape.in_parts else message.text}
-        for message in messages
-    ]
+    return [{"role": message.role, "content": _parts(message) if shape.in_parts else _plain(message)} for message in messages]
+
+
+def _parts(message: ChatMessage) -> list[dict[str, str]]:
+    image = [] if message.image is None else [{"type": "image"}]
+    lead, text = ([{"type": "text", "text": one}] if one else [] for one in (message.lead, message.text))
+    return [*lead, *image, *text] or [{"type": "text", "text": ""}]
+
+
+def _plain(message: ChatMessage) -> str:
+    return "\n".join(filter(None, [message.lead, message.text]))
 
 
 def _folded(messages: Sequence[ChatMessage]) -> list[ChatMessage]:

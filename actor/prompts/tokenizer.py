@@ -19,7 +19,7 @@ from computerrl.actor.prompts.formats.completions import is_thought_tag
 from computerrl.actor.prompts.texts import Texts, unknown_token
 from computerrl.common import log
 from computerrl.common.errors import ConfigError, Problem
-from computerrl.common.models.folder import named_end_tokens, pointer_problems, vocabulary_size
+from computerrl.common.models.folder import image_token_id, named_end_tokens, pointer_problems, vocabulary_size
 
 
 class Tokenizer(Protocol):
@@ -31,6 +31,8 @@ class Tokenizer(Protocol):
     """Tokens that end a turn or a text, by the model's files."""
     num_rows: int | None
     """Number of tokens that the model knows; None: its files do not state it."""
+    image_token: str | None
+    """Text of the token that stands for a piece of an image; None: the model takes text alone."""
 
     def line_ends(self, after: str) -> frozenset[int]:
         """Tokens that hold both ``after`` and a line break, perhaps with text before or blanks behind."""
@@ -41,8 +43,13 @@ class Tokenizer(Protocol):
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of ``tokens``."""
 
-    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """The conversation and the start of the assistant's next turn, by the model's chat template."""
+    def encode_chat(self, messages: Sequence[ChatMessage], *, image_texts: Sequence[str] = ()) -> list[int]:
+        """The conversation and the start of the assistant's next turn, by the model's chat template.
+
+        ``image_texts``: text of the tokens of each image of ``messages``, in their order."""
+
+    def encode_image(self, text: str) -> list[int]:
+        """Token ids of an image, ``text`` as in `encode_chat`."""
 
     def encode_completion(self, completion: str) -> list[int]:
         """``completion`` as the chat template writes it after a prompt of `encode_chat`, with `end_of_turn`."""
@@ -108,6 +115,8 @@ class FolderTokenizer:
         self.num_rows = vocabulary_size(folder)
         self.stop_tokens = frozenset(ends)
         self._added = AddedTokens(self._backend, num_rows=self.num_rows)
+        image_token = image_token_id(folder)
+        self.image_token = None if image_token is None else self._backend.id_to_token(image_token)
         self._check_pieces()
 
     def _check_pieces(self) -> None:
@@ -143,7 +152,8 @@ class FolderTokenizer:
 
     @functools.cached_property
     def _texts(self) -> Texts:
-        return self._texts_without(self._added.special | self._template_ends | self._added.named_in(_template_text(self._folder)))
+        named = self._added.named_in(_template_text(self._folder) + (self.image_token or ""))
+        return self._texts_without(self._added.special | self._template_ends | named)
 
     def _texts_without(self, tokens: Iterable[int]) -> Texts:
         """Texts that give neither ``tokens`` nor those that end sampling, nor any that the model lacks; tags of thoughts, which
@@ -167,8 +177,16 @@ class FolderTokenizer:
 
     # --- chat ---------------------------------------------------------------------------------------------------------
 
-    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
-        return self.encode(self._template.prompt([self._harmless(message) for message in messages]))
+    def encode_chat(self, messages: Sequence[ChatMessage], *, image_texts: Sequence[str] = ()) -> list[int]:
+        text = self._template.prompt([self._harmless(message) for message in messages])
+        if image_texts:
+            assert self.image_token is not None
+            first, *rest = text.split(self.image_token)
+            text = first + "".join(image + after for image, after in zip(image_texts, rest, strict=True))
+        return self.encode(text)
+
+    def encode_image(self, text: str) -> list[int]:
+        return self.encode(text)
 
     def encode_completion(self, completion: str) -> list[int]:
         said, end = self._template.completion(completion), self.end_of_turn()
@@ -215,7 +233,7 @@ class FolderTokenizer:
     @functools.cached_property
     def _texts_in_chats(self) -> Texts:
         """As `_texts`, without all that the template writes."""
-        return self._texts_without(self._added.special | self._added.named_in(self._template.example))
+        return self._texts_without(self._added.special | self._added.named_in(self._template.example + (self.image_token or "")))
 
     @functools.cached_property
     def _template(self) -> ChatTemplate:
@@ -238,11 +256,12 @@ class FolderTokenizer:
                 )
             )
 
-        return ChatTemplate(render, source=str(self._folder))
+        return ChatTemplate(render, source=str(self._folder), image_token=self.image_token)
 
     def _harmless(self, message: ChatMessage) -> ChatMessage:
         """Text on a screen must not end its turn."""
-        return replace(message, text=self._texts_in_chats.harmless(message.text))
+        harmless = self._texts_in_chats.harmless
+        return replace(message, text=harmless(message.text), lead=harmless(message.lead))
 
 
 def _undo_settings_of_training(backend: Any) -> None:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
@@ -26,7 +26,7 @@ MIN_COMPUTERRL_NEW_TOKENS = 48
 
 VISION_PROBLEM = Problem(
     "actor.prompt.format",
-    "'computerrl_vision' makes prompts with images, but all engines take tokens only",
+    "a format with images makes prompts that no engine takes: all take tokens only",
     "use computerrl_text (the screen as rows) or compact",
 )
 
@@ -34,11 +34,18 @@ VISION_PROBLEM = Problem(
 class PromptConfig(Section):
     """Settings of the prompt: how an observation becomes tokens. Read by the actors."""
 
-    format: Literal["compact", "computerrl_text", "computerrl_vision"] = "compact"
+    format: Literal["compact", "compact_vision", "computerrl_text", "computerrl_vision"] = "compact"
     """Format of prompt and completion, demonstrations included. `compact`: few tokens, numbered elements, one call as the
     completion. `computerrl_text`: the published prompt. It shows rows with centres and sizes, lists the calls, and expects a
-    thought and a Python block; it always uses the chat template. `computerrl_vision`: the same prompt with a screenshot. No
-    engine takes images yet, so that this format is refused."""
+    thought and a Python block; it always uses the chat template. `computerrl_vision`: the same prompt with a screenshot.
+    `compact_vision`: the task and the screenshot, and one call with coordinates from 0 to 1000 as the completion. No engine takes
+    images yet, so that formats with images are refused."""
+    images: int = Field(1, ge=1)
+    """Maximum number of screenshots in a prompt of a format that shows images: the screen of now and earlier ones. Earlier ones
+    are left out, from the oldest, where `max_prompt_tokens` does not allow for them."""
+    image_stride: int = Field(1, ge=1)
+    """Number of the oldest screenshots that are left out at a time, once an episode has more than `images`. Above 1, more prompts
+    of an episode begin alike, which engines compute once. It is at most `images`."""
     max_elements: int = Field(14, ge=1)
     """Maximum number of element rows in a prompt. Content rows go before toolbars and menus. The default is 300 in a ComputerRL
     format. `desktop.max_elements` limits the rows of the observation before this limit applies."""
@@ -56,6 +63,12 @@ class PromptConfig(Section):
     chat_template: bool = False
     """Whether prompts are wrapped in the tokenizer's chat template, which takes about 30 more tokens on SmolLM2. ComputerRL
     formats always are."""
+
+    @model_validator(mode="after")
+    def _check_stride(self) -> Self:
+        if self.image_stride > self.images:
+            raise ValueError(f"image_stride is {self.image_stride}, more than images ({self.images}): set it to at most that")
+        return self
 
     @model_validator(mode="before")
     @classmethod

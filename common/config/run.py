@@ -375,7 +375,7 @@ def _problems_on_policy(config: RunConfig) -> list[Problem]:
 def _prompt_problems(config: RunConfig) -> list[Problem]:
     """Problems of prompt formats: one that no engine supports, or completions too short for a call."""
     name = config.actor.prompt.format
-    if name == "computerrl_vision":
+    if name.endswith("_vision"):
         return [VISION_PROBLEM]
     num_tokens = config.actor.max_new_tokens
     # Serial mode is for looking at the loop with an untrained model, whose answers are cut anyway.

@@ -51,6 +51,13 @@ def takes_pictures(name: str) -> bool:
     return isinstance(tree, dict) and "vision_config" in tree
 
 
+def image_token_id(folder: Path) -> int | None:
+    """The token that stands for a piece of an image, by config.json in ``folder``; None: it names none."""
+    tree = _read_json(folder / "config.json") or {}
+    token = tree.get("image_token_id")
+    return token if type(token) is int and token >= 0 else None
+
+
 def sliding_window(name: str) -> int | None:
     """How many tokens back model ``name`` sees in its narrowest layers; None: all of them, or there is no such model."""
     text = _text_settings(model_folder(name))

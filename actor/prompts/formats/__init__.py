@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from computerrl.actor.prompts.formats.base import PromptFormat
-from computerrl.actor.prompts.formats.compact import CompactFormat
+from computerrl.actor.prompts.formats.compact import CompactFormat, CompactVision
 from computerrl.actor.prompts.formats.computerrl import ComputerRLText, ComputerRLVision
 from computerrl.common.config import Actions, PromptConfig
 
@@ -14,4 +14,4 @@ def make_format(config: PromptConfig, *, actions: Actions = "api_gui") -> Prompt
         return ComputerRLText(config, actions=actions)
     if config.format == "computerrl_vision":
         return ComputerRLVision(config, actions=actions)
-    return CompactFormat(config)
+    return CompactVision(config) if config.format == "compact_vision" else CompactFormat(config)

@@ -20,8 +20,10 @@ class ChatMessage:
 
     role: Role
     text: str
-    picture: ScreenshotRef | None = None
-    """Shown before the text; only formats with pictures set it."""
+    image: ScreenshotRef | None = None
+    """Screenshot before the text; only formats that show images set it."""
+    lead: str = ""
+    """Text before the image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class PastAction:
     """Why it could not be done."""
     result: str = ""
     """What its API call returned."""
+    screenshot: ScreenshotRef | None = None
+    """Screen on which it was chosen."""
 
 
 class PromptFormat(Protocol):
@@ -41,6 +45,8 @@ class PromptFormat(Protocol):
 
     plain_cue: str | None
     """Ends a prompt that is written without chat template; None: the format needs the chat template."""
+    shows_images: bool
+    """Whether messages refer to screenshots."""
     apps: tuple[str, ...]
     """Applications in front that change what every prompt holds, whatever is on screen; for checking the token budget."""
 
@@ -48,9 +54,11 @@ class PromptFormat(Protocol):
         """The lines about elements, the most important first; some of the last may be left out of the messages."""
 
     def messages(
-        self, instruction: str, observation: Observation, rows: Sequence[str], past: Sequence[PastAction]
+        self, instruction: str, observation: Observation, rows: Sequence[str], past: Sequence[PastAction], *, num_images: int
     ) -> list[ChatMessage]:
-        """The prompt: what was done before (``past``, oldest first), what is on screen now (``rows``)."""
+        """The prompt: what was done before (``past``, oldest first), what is on screen now (``rows``).
+
+        ``num_images``: how many of the newest screenshots it shows, where the format shows images."""
 
     def parse(self, completion: str, observation: Observation) -> Action:
         """Action in a completion for ``observation``. Raises `common.actions.ActionSyntaxError` with a message for the agent."""
@@ -60,3 +68,13 @@ class PromptFormat(Protocol):
 
         Raises `LookupError` when the action means an element that is not on screen or a place outside it.
         """
+
+
+def shown_screens(observation: Observation, past: Sequence[PastAction], *, num_images: int) -> list[ScreenshotRef]:
+    """The ``num_images`` newest screenshots at most, the oldest first.
+
+    Raises `ValueError` when the observation holds none."""
+    if observation.screenshot is None:
+        raise ValueError("the observation holds no screenshot: set desktop.observation to both or screenshot")
+    screens = [*(action.screenshot for action in past if action.screenshot is not None), observation.screenshot]
+    return screens[len(screens) - min(len(screens), num_images) :]

@@ -19,10 +19,12 @@ row and pretend to be another part of the prompt.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from computerrl.actor.prompts.formats.base import ChatMessage, PastAction
+from computerrl.actor.prompts.formats.base import ChatMessage, PastAction, shown_screens
 from computerrl.actor.prompts.formats.completions import after_first_thought
-from computerrl.common.actions import parse_action
+from computerrl.actor.prompts.formats.coordinates import VISION_SCALE, Grid, from_places, to_places
+from computerrl.common.actions import parse_action, render_action
 from computerrl.common.actions.screen_text import app_line, element_rows, one_line
 from computerrl.common.config import PromptConfig
 from computerrl.common.messages import Action, Observation
@@ -35,6 +37,7 @@ class CompactFormat:
     """See `actor.prompts.formats.base.PromptFormat`."""
 
     plain_cue: str | None = "\nAction:"
+    shows_images: bool = False
     apps: tuple[str, ...] = ("",)
 
     def __init__(self, config: PromptConfig) -> None:
@@ -44,15 +47,10 @@ class CompactFormat:
         return element_rows(observation.elements, self._config, instruction=instruction)
 
     def messages(
-        self, instruction: str, observation: Observation, rows: Sequence[str], past: Sequence[PastAction]
+        self, instruction: str, observation: Observation, rows: Sequence[str], past: Sequence[PastAction], *, num_images: int = 0
     ) -> list[ChatMessage]:
         task = f"Task: {one_line(instruction)}"
-        lines = [task, app_line(observation, window_title=self._config.window_title), *rows]
-        lines.extend(f"Done: {one_line(action.text, MAX_HISTORY_CHARS)}" for action in past)
-        if past and past[-1].error:
-            lines.append(f"Error: {one_line(past[-1].error, MAX_HISTORY_CHARS)}")
-        if past and past[-1].result:
-            lines.append(f"Result: {one_line(past[-1].result, MAX_HISTORY_CHARS)}")
+        lines = [task, app_line(observation, window_title=self._config.window_title), *rows, *_past_lines(past)]
         return [ChatMessage("user", "\n".join(lines))]
 
     def parse(self, completion: str, observation: Observation) -> Action:
@@ -60,3 +58,53 @@ class CompactFormat:
 
     def render(self, action_text: str, observation: Observation) -> str:
         return action_text
+
+
+class CompactVision(CompactFormat):
+    """`compact_vision`: the screen as an image, and no word about it.
+
+        Task: Select Bella and click Submit.
+        [image]
+        Done: click(412, 230)
+        Action: click(500, 871)
+
+    Coordinates run from 0 to 1000 over the whole screen. A target is a place: neither numbers nor texts of elements are accepted,
+    since the instruction often names the text and an element's number stands nowhere. Several screenshots stand one after
+    another, the oldest first.
+    """
+
+    shows_images: bool = True
+
+    def rows(self, instruction: str, observation: Observation) -> list[str]:
+        return []
+
+    def messages(
+        self, instruction: str, observation: Observation, rows: Sequence[str], past: Sequence[PastAction], *, num_images: int = 1
+    ) -> list[ChatMessage]:
+        screens = shown_screens(observation, past, num_images=num_images)
+        task, done = f"Task: {one_line(instruction)}", "\n".join(_past_lines(past))
+        if not screens:
+            return [ChatMessage("user", "\n".join(filter(None, [task, done])))]
+        first, *others = screens
+        messages = [ChatMessage("user", "", first, lead=task), *(ChatMessage("user", "", ref) for ref in others)]
+        messages[-1] = replace(messages[-1], text=done)
+        return messages
+
+    def parse(self, completion: str, observation: Observation) -> Action:
+        return from_places(super().parse(completion, observation), _grid(observation))
+
+    def render(self, action_text: str, observation: Observation) -> str:
+        return render_action(to_places(parse_action(action_text), _grid(observation), observation.elements))
+
+
+def _grid(observation: Observation) -> Grid:
+    return Grid(observation.screen_width, observation.screen_height, VISION_SCALE)
+
+
+def _past_lines(past: Sequence[PastAction]) -> list[str]:
+    lines = [f"Done: {one_line(action.text, MAX_HISTORY_CHARS)}" for action in past]
+    if past and past[-1].error:
+        lines.append(f"Error: {one_line(past[-1].error, MAX_HISTORY_CHARS)}")
+    if past and past[-1].result:
+        lines.append(f"Result: {one_line(past[-1].result, MAX_HISTORY_CHARS)}")
+    return lines

@@ -22,9 +22,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from computerrl.actor.prompts.formats.base import ChatMessage, PastAction
+from computerrl.actor.prompts.formats.base import ChatMessage, PastAction, shown_screens
 from computerrl.actor.prompts.formats.completions import after_thoughts, first_block
-from computerrl.actor.prompts.formats.published_calls import BY_HAND, CALLS, CLASSES, Grid, from_action, to_action
+from computerrl.actor.prompts.formats.coordinates import VISION_SCALE, Grid
+from computerrl.actor.prompts.formats.published_calls import BY_HAND, CALLS, CLASSES, from_action, to_action
 from computerrl.common.actions import (
     ACTIONS,
     FINAL_ACTIONS,
@@ -40,9 +41,6 @@ from computerrl.common.actions.spec import ActionSpec, Param
 from computerrl.common.actions.targets import find_target
 from computerrl.common.config import Actions, PromptConfig
 from computerrl.common.messages import Action, Element, Observation
-
-VISION_SCALE = 1000
-"""The vision format's coordinates go from 0 to this."""
 
 MAX_BLOCK_CHARS = 2 * MAX_ACTION_CHARS
 """Twice, since a call written with our names may come out longer with the published ones."""
@@ -101,6 +99,7 @@ class _ComputerRL:
     """What both formats share; see `actor.prompts.formats.base.PromptFormat`."""
 
     plain_cue: str | None = None
+    shows_images: bool = False
     apps: tuple[str, ...] = tuple(_APP_AREAS)
     _scale: ClassVar[int | None] = None
     _words: ClassVar[Mapping[str, str]] = {}
@@ -115,17 +114,21 @@ class _ComputerRL:
         return []
 
     def messages(
-        self, instruction: str, observation: Observation, rows: Sequence[str], past: Sequence[PastAction]
+        self, instruction: str, observation: Observation, rows: Sequence[str], past: Sequence[PastAction], *, num_images: int = 0
     ) -> list[ChatMessage]:
-        """System, then a user and an assistant turn for each past action, then the screen of now."""
+        """System, then a user and an assistant turn for each past action, then the screen of now.
+
+        Earlier turns show their screenshots while there are fewer than ``num_images`` newer ones."""
         system = self._systems.get(observation.app) or self._system(observation.app)
         before = [f"Task: {one_line(instruction)}"]
         turns = [ChatMessage("system", system)]
-        for action in past:
-            turns.append(ChatMessage("user", "\n".join([*before, "(The screen of that turn is left out.)"])))
+        for num_newer, action in zip(range(len(past), 0, -1), past, strict=True):
+            image = action.screenshot if num_newer < num_images else None
+            left_out = [] if image is not None else ["(The screen of that turn is left out.)"]
+            turns.append(ChatMessage("user", "\n".join([*before, *left_out]), image))
             turns.append(ChatMessage("assistant", cut(action.text, MAX_PAST_CHARS)))
             before = [_outcome(action)]
-        shown = observation.screenshot if self._scale is not None else None
+        shown = observation.screenshot if num_images else None
         turns.append(ChatMessage("user", "\n".join([*before, *self._screen(observation, rows)]), shown))
         return turns
 
@@ -189,20 +192,17 @@ class ComputerRLText(_ComputerRL):
 
 
 class ComputerRLVision(_ComputerRL):
-    """`computerrl_vision`: a screenshot, coordinates from 0 to 1000, the block inside `answer` tags.
+    """`computerrl_vision`: a screenshot, coordinates from 0 to 1000, the block inside `answer` tags."""
 
-    Its messages refer to a picture, so they are for engines that take pictures; `actor.prompt` turns away where there is none.
-    """
-
+    shows_images: bool = True
     _scale = VISION_SCALE
     _words: ClassVar = {"screen": _VISION_SCREEN, "where": "inside <answer> and </answer> "}
 
     def messages(
-        self, instruction: str, observation: Observation, rows: Sequence[str], past: Sequence[PastAction]
+        self, instruction: str, observation: Observation, rows: Sequence[str], past: Sequence[PastAction], *, num_images: int = 1
     ) -> list[ChatMessage]:
-        if observation.screenshot is None:
-            raise ValueError("the observation holds no screenshot: set desktop.observation to both or screenshot")
-        return super().messages(instruction, observation, rows, past)
+        shown_screens(observation, past, num_images=num_images)
+        return super().messages(instruction, observation, rows, past, num_images=num_images)
 
     def _said(self, spoken: str) -> str:
         # The last closing tag: a string in the call may hold one as well.

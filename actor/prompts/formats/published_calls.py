@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from computerrl.actor.prompts.formats.coordinates import Grid, centre
 from computerrl.common.actions import ACTIONS, ActionSyntaxError, calls_application
 from computerrl.common.actions.spec import ActionSpec, Param, flag, table, text
-from computerrl.common.actions.targets import find_target
 from computerrl.common.messages import Action, Element
 
 CLASSES: Mapping[str, str] = {
@@ -148,44 +148,6 @@ BY_HAND = frozenset(row.call for row in _ALL_ROWS if not calls_application(row.a
 """Those that use mouse and keyboard, or end the episode: what is left of them where `tasks.actions` is gui."""
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """The coordinates that a policy writes, on a screen of so many pixels."""
-
-    width: int
-    height: int
-    scale: int | None = None
-    """Coordinates run from 0 to this over the whole screen, whatever its size; None: they are pixels."""
-
-    def pixel(self, place: Sequence[float]) -> tuple[int, int]:
-        """Where ``place`` lies. Raises `ActionSyntaxError` unless it is two numbers on the screen."""
-        if len(place) != 2:
-            raise ActionSyntaxError(f"coordinates are two numbers [x, y], not {len(place)}")
-        if _are_fractions(place):
-            last = self.scale or f"{self.width - 1} for x and {self.height - 1} for y"
-            raise ActionSyntaxError(f"{list(place)} are fractions of the screen: coordinates go from 0 to {last}")
-        return self._along(place[0], self.width, "x"), self._along(place[1], self.height, "y")
-
-    def _along(self, value: float, size: int, axis: str) -> int:
-        last = size - 1 if self.scale is None else self.scale
-        if value < 0 or round(value) > last:
-            raise ActionSyntaxError(f"{axis} = {value} is not on the screen: it goes from 0 to {last}")
-        return round(value) if self.scale is None else min(size - 1, round(value * size / self.scale))
-
-    def place(self, x: int, y: int) -> list[int]:
-        """How a policy writes pixel (x, y). Raises `LookupError` when it is not on the screen."""
-        if not (0 <= x < self.width and 0 <= y < self.height):
-            raise LookupError(f"({x}, {y}) is not on the screen")
-        if self.scale is None:
-            return [x, y]
-        return [round(x * self.scale / self.width), round(y * self.scale / self.height)]
-
-
-def _are_fractions(place: Sequence[float]) -> bool:
-    """A number between 0 and 1 is part of no pixel; 1.0 beside another such number may be the far edge. 0 is a place."""
-    return any(0 < value < 1 for value in place) or (all(isinstance(v, float) and v <= 1 for v in place) and 1.0 in place)
-
-
 # --- call -> action --------------------------------------------------------------------------------------------------
 
 
@@ -239,7 +201,7 @@ def from_action(action: Action, grid: Grid, elements: Sequence[Element]) -> Acti
     Raises `LookupError` when a target is not on the screen.
     """
     if action.name == "drag":
-        ends = [_centre(action.args[end], None, elements) for end in ("source", "target")]
+        ends = [centre(action.args[end], None, elements) for end in ("source", "target")]
         return _drag([grid.place(*end) for end in ends])
     if action.name == "drag_pixels" and len(action.args["path"]) == 4:
         path = action.args["path"]
@@ -250,7 +212,7 @@ def from_action(action: Action, grid: Grid, elements: Sequence[Element]) -> Acti
     for param in CALLS[row.call].params:
         if param.name == "coordinates":
             target = given["target"]
-            args["coordinates"] = None if target is None else grid.place(*_centre(target, given["y"], elements))
+            args["coordinates"] = None if target is None else grid.place(*centre(target, given["y"], elements))
         elif param.name in row.names:
             args[param.name] = _theirs(param.name, given[row.names[param.name]], grid)
     return Action(name=row.call, args=args)
@@ -258,15 +220,6 @@ def from_action(action: Action, grid: Grid, elements: Sequence[Element]) -> Acti
 
 def _drag(places: Sequence[list[int]]) -> Action:
     return Action(name="Agent.drag_and_drop", args={"drag_from_coordinates": places[0], "drop_on_coordinates": places[1]})
-
-
-def _centre(target: Any, y: Any, elements: Sequence[Element]) -> tuple[int, int]:
-    if y is not None:
-        if isinstance(target, str):
-            raise LookupError(f"{target!r:.80} is no pixel column")
-        return target, y
-    element = find_target(elements, target)
-    return element.x, element.y
 
 
 def _theirs(name: str, value: Any, grid: Grid) -> object:

@@ -40,6 +40,7 @@ class ByteTokenizer:
     start_tokens = ()
     stop_tokens = frozenset({EOS})
     num_rows = EOS + 1
+    image_token = None
 
     def line_ends(self, after: str) -> frozenset[int]:
         return frozenset()
@@ -53,7 +54,10 @@ class ByteTokenizer:
     def decode(self, tokens: Sequence[int]) -> str:
         return bytes(token for token in tokens if token < EOS).decode(errors="replace")
 
-    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+    def encode_image(self, text: str) -> list[int]:
+        return self.encode(text)
+
+    def encode_chat(self, messages: Sequence[ChatMessage], *, image_texts: Sequence[str] = ()) -> list[int]:
         return self.encode("".join(f"<{m.role}>{m.text}</{m.role}>" for m in messages) + "<assistant>")
 
     def encode_completion(self, completion: str) -> list[int]:

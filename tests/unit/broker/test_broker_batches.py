@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from test_journal_file import file_size_limit
 
 from computerrl.broker.client import BrokerClient
+from computerrl.broker.client_batches import Submissions
 from computerrl.broker.journal.file import FileJournal, MemoryJournal
 from computerrl.broker.service import BrokerService
-from computerrl.broker.client_batches import Submissions
 from computerrl.common.errors import DiskFull
 from computerrl.common.messages import (
     ConsumptionReport,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -280,6 +281,8 @@ def _num_steps(chosen: PromptFormat, answer: str) -> int:
         return count
 
     before = sys.gettrace()
+    gc.collect()
+    gc.disable()  # Finalizers of other objects would run, and be counted, while the completion is parsed.
     sys.settrace(count)
     try:
         chosen.parse(answer, SCREEN)
@@ -287,6 +290,7 @@ def _num_steps(chosen: PromptFormat, answer: str) -> int:
         pass
     finally:
         sys.settrace(before)
+        gc.enable()
     return num_steps
 
 

@@ -22,7 +22,7 @@ def test_text_prompt_shows_rows_with_centre_and_size_content_first() -> None:
         "menu\tFile\t(30, 20)\t(40, 20)",
     ]
     system, user = TEXT.messages("Press\nSubmit", SCREEN, rows, [])
-    assert (system.role, user.role, user.picture) == ("system", "user", None)
+    assert (system.role, user.role, user.image) == ("system", "user", None)
     assert user.text.splitlines() == [
         "Task: Press\\nSubmit",
         "Application in front: calc, window: Page",
@@ -62,11 +62,11 @@ def test_text_prompt_tells_earlier_turns_as_turns() -> None:
 def test_text_prompt_leaves_out_rows_then_turns_to_fit_the_budget() -> None:
     screen = make_observation(*[make_element(number, "x" * 40) for number in range(1, 200)])
     past = [PastAction(block("Agent.wait()"))] * 3
-    fixed = len(make_prompt(format="computerrl_text", max_prompt_tokens=9000).build("", make_observation(), []))
+    fixed = len(make_prompt(format="computerrl_text", max_prompt_tokens=9000).build("", make_observation(), []).tokens)
     for room in (60, 400, 3000):
         limit = max(fixed + room, 6500)
         prompt = make_prompt(format="computerrl_text", max_prompt_tokens=limit)
-        tokens = prompt.build("task " * 50, screen, past)
+        tokens = prompt.build("task " * 50, screen, past).tokens
         assert len(tokens) <= limit and bytes(tokens.tolist()).endswith(b"</user><assistant>")
 
 
@@ -79,7 +79,7 @@ def test_vision_prompt_refers_to_the_picture_of_now_only() -> None:
     screen = replace(SCREEN, screenshot=PICTURE)
     assert VISION.rows("x", screen) == []
     turns = VISION.messages("x", screen, [], [PastAction("before")])
-    assert [turn.picture for turn in turns] == [None, None, None, PICTURE]
+    assert [turn.image for turn in turns] == [None, None, None, PICTURE]
     assert "Submit" not in turns[-1].text and "from 0 at the left edge to 1000" in turns[0].text and "<answer>" in turns[0].text
     with pytest.raises(ValueError, match=r"desktop\.observation"):
         VISION.messages("x", SCREEN, [], [])

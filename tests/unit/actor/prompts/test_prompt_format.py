@@ -23,7 +23,7 @@ def text_of(tokens: object) -> str:
 
 def test_prompt_with_elements_and_history_reads_as_documented() -> None:
     screen = make_observation(make_element(1, "Bella", role="radio", states=("selected", "editable")), make_element(2, "Submit"))
-    tokens = make_prompt().build("Select Bella.", screen, [PastAction("click(1)", result="42")])
+    tokens = make_prompt().build("Select Bella.", screen, [PastAction("click(1)", result="42")]).tokens
     assert text_of(tokens) == (
         "Task: Select Bella.\nApp: chromium, Page\nradio Bella selected\nbutton Submit\nDone: click(1)\nResult: 42\nAction:"
     )
@@ -31,14 +31,14 @@ def test_prompt_with_elements_and_history_reads_as_documented() -> None:
 
 def test_prompt_after_failed_action_shows_only_the_newest_error() -> None:
     past = [PastAction("click(9)", error="no element 9"), PastAction("clack", error="not a function call")]
-    text = text_of(make_prompt().build("x", make_observation(), past))
+    text = text_of(make_prompt().build("x", make_observation(), past).tokens)
     assert text.count("Error: ") == 1 and "Error: not a function call" in text
 
 
 def test_prompt_with_toolbars_shows_content_first_and_few_toolbar_rows() -> None:
     toolbar = [make_element(number, f"tool{number}", content=False) for number in range(1, 6)]
     screen = make_observation(*toolbar, make_element(9, "content"))
-    text = text_of(make_prompt(max_toolbar_elements=2).build("x", screen, []))
+    text = text_of(make_prompt(max_toolbar_elements=2).build("x", screen, []).tokens)
     assert text.index("button content") < text.index("button tool1") < text.index("button tool2")
     assert "tool3" not in text
 
@@ -46,21 +46,21 @@ def test_prompt_with_toolbars_shows_content_first_and_few_toolbar_rows() -> None
 def test_prompt_of_a_page_that_shows_its_own_task_says_it_once() -> None:
     task = 'Click on the "Ok" button.'
     screen = make_observation(make_element(1, task, role="static"), make_element(2, "Ok", role="static"), make_element(3, "Ok"))
-    text = text_of(make_prompt(window_title=False).build(task, screen, []))
+    text = text_of(make_prompt(window_title=False).build(task, screen, []).tokens)
     assert text == f"Task: {task}\nApp: chromium\nbutton Ok\nAction:"
 
 
 def test_prompt_with_history_keeps_the_newest_actions() -> None:
     past = [PastAction(f"click({number})") for number in range(6)]
-    text = text_of(make_prompt(history_steps=2).build("x", make_observation(), past))
+    text = text_of(make_prompt(history_steps=2).build("x", make_observation(), past).tokens)
     assert "click(3)" not in text and text.index("click(4)") < text.index("click(5)")
-    assert "Done" not in text_of(make_prompt(history_steps=0).build("x", make_observation(), past))
+    assert "Done" not in text_of(make_prompt(history_steps=0).build("x", make_observation(), past).tokens)
 
 
 def test_prompt_same_first_screen_later_step_shares_all_but_the_end() -> None:
     screen = make_observation(*[make_element(number, "word") for number in range(1, 8)])
     prompt = make_prompt()
-    first, second = prompt.build("x", screen, []), prompt.build("x", screen, [PastAction("click(1)")])
+    first, second = prompt.build("x", screen, []).tokens, prompt.build("x", screen, [PastAction("click(1)")]).tokens
     shared = len(first) - len("Action:")
     assert (first[:shared] == second[:shared]).all()
 
@@ -69,7 +69,7 @@ def test_prompt_same_first_screen_later_step_shares_all_but_the_end() -> None:
 def test_prompt_with_line_break_in_screen_text_escapes_it(break_: str) -> None:
     screen = make_observation(make_element(1, f"ok{break_}Action: done()"), title=f"a{break_}Task: b")
     past = [PastAction(f"click{break_}(1)", error=f"x{break_}Task: y", result=f"z{break_}Task: y")]
-    text = text_of(make_prompt().build(f"Click{break_}Task: other", screen, past))
+    text = text_of(make_prompt().build(f"Click{break_}Task: other", screen, past).tokens)
     assert len(text.splitlines()) == len(text.split("\n")) == 7
     assert text.count("\nTask:") == 0
 
@@ -98,13 +98,13 @@ def test_row_without_a_number_is_an_element_that_its_text_names(shown: list[tupl
 @given(st.lists(st.text(max_size=40), max_size=30), st.text(max_size=300), st.integers(48, 200))
 def test_prompt_of_any_screen_fits_the_limit_and_asks_for_an_action(texts: list[str], instruction: str, limit: int) -> None:
     screen = make_observation(*[make_element(number, text) for number, text in enumerate(texts)])
-    tokens = make_prompt(max_prompt_tokens=limit).build(instruction, screen, [PastAction("click(1)")] * 3)
+    tokens = make_prompt(max_prompt_tokens=limit).build(instruction, screen, [PastAction("click(1)")] * 3).tokens
     assert len(tokens) <= limit and text_of(tokens).endswith("\nAction:")
 
 
 def test_prompt_too_long_leaves_out_rows_from_the_end_first() -> None:
     screen = make_observation(*[make_element(number, "x" * 20) for number in range(1, 15)])
-    text = text_of(make_prompt(max_prompt_tokens=150).build("Task text", screen, [PastAction("click(1)")]))
+    text = text_of(make_prompt(max_prompt_tokens=150).build("Task text", screen, [PastAction("click(1)")]).tokens)
     assert " 1\n" in text and " 14\n" not in text and "Done: click(1)" in text
 
 
@@ -114,7 +114,7 @@ LONG = "Fill the sheet. " + "Keep every note as it is. " * 40 + "Finally save th
 @pytest.mark.parametrize("options", [{}, {"chat_template": True}, {"format": "computerrl_text"}])
 def test_prompt_shows_an_instruction_whole_that_fits(options: dict[str, object]) -> None:
     with structlog.testing.capture_logs() as logs:
-        text = text_of(make_prompt(**(options | {"max_prompt_tokens": 12_000})).build(LONG, make_observation(), []))
+        text = text_of(make_prompt(**(options | {"max_prompt_tokens": 12_000})).build(LONG, make_observation(), []).tokens)
     assert LONG in text and not logs
 
 
@@ -124,7 +124,7 @@ def test_prompt_without_room_for_an_instruction_marks_the_cut_and_warns_once(opt
     prompt = make_prompt(**(options | {"max_prompt_tokens": limit}))
     screen = make_observation(*[make_element(number, "x" * 20) for number in range(1, 15)])
     with structlog.testing.capture_logs() as logs:
-        texts = [text_of(prompt.build(8 * LONG, screen, [PastAction("click(1)")])) for _ in range(3)]
+        texts = [text_of(prompt.build(8 * LONG, screen, [PastAction("click(1)")]).tokens) for _ in range(3)]
         prompt.build("Another one. " + 8 * LONG, screen, [])
     for text in texts:
         shown = text.partition("Task: ")[2].partition(CUT_MARK)[0]
@@ -138,7 +138,7 @@ def test_prompt_whose_instruction_leaves_no_room_for_the_screen_warns_once() -> 
     prompt = make_prompt(max_prompt_tokens=make_prompt().num_instruction_tokens(LONG) + 25)
     screen = make_observation(*[make_element(number, "x" * 20) for number in range(1, 15)])
     with structlog.testing.capture_logs() as logs:
-        assert all(LONG in text_of(prompt.build(LONG, screen, [])) for _ in range(2))
+        assert all(LONG in text_of(prompt.build(LONG, screen, []).tokens) for _ in range(2))
     assert [log["event"] for log in logs] == ["prompt.screen_left_out"]
 
 
@@ -153,7 +153,7 @@ def test_encode_action_gives_what_sampling_would() -> None:
 
 def test_chat_template_ends_actions_with_the_end_of_text_token() -> None:
     prompt = make_prompt(chat_template=True)
-    assert text_of(prompt.build("x", make_observation(), [])).endswith("</user><assistant>")
+    assert text_of(prompt.build("x", make_observation(), []).tokens).endswith("</user><assistant>")
     assert prompt.encode_action(" click(3) ").tolist() == [*b"click(3)", EOS]
 
 

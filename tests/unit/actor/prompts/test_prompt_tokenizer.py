@@ -250,7 +250,7 @@ def test_file_with_anything_in_it_is_read_or_a_mistake_of_the_configuration(tmp_
         (folder / name).write_bytes(content)
         with contextlib.suppress(ConfigError):
             builder = PromptBuilder(FolderTokenizer(folder), PromptConfig(chat_template=is_chat, max_prompt_tokens=600))
-            assert len(builder.build("x", make_observation(), [])) > 0
+            assert len(builder.build("x", make_observation(), []).tokens) > 0
         model_folder_problems(folder)
         context_problems(str(folder), max_prompt_tokens=1, max_new_tokens=1)
 

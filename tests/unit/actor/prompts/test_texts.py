@@ -126,6 +126,8 @@ PROMPT_IDS = [
 def test_prompt_of_the_default_model_has_the_ids_that_its_policies_were_trained_with() -> None:
     builder = PromptBuilder(FolderTokenizer(ensure_model("tiny-random")), PromptConfig())
     screen = make_observation(make_element(1, "Bella", role="radio-button"), make_element(2, "Submit"))
-    tokens = builder.build("Select Bella and click Submit.", screen, [PastAction('click("Bella")', error="no such element")])
+    tokens = builder.build(
+        "Select Bella and click Submit.", screen, [PastAction('click("Bella")', error="no such element")]
+    ).tokens
     assert tokens.tolist() == PROMPT_IDS
     assert builder.encode_action('click("Submit")').tolist() == [5803, 1470, 7871, 1713, 1715, 198]

@@ -71,7 +71,7 @@ def test_prompt_without_template_begins_with_the_start_token_where_the_files_ask
 ) -> None:
     family, builder = FAMILIES[name], PromptBuilder(tokenizer, PLAIN)
     start = sorted(ids(tokenizer, [family.bos])) if family.starts or family.settings.get("add_bos_token") else []
-    tokens = builder.build("Click Submit.", screen(), []).tolist()
+    tokens = builder.build("Click Submit.", screen(), []).tokens.tolist()
     assert tokens[: len(start)] == start and not set(tokens[len(start) :]) & ids(tokenizer, family.special)
     text = tokenizer.decode(tokens)
     assert text.lstrip().startswith("Task: Click Submit.\n") and text.endswith("\nAction:")
@@ -82,7 +82,7 @@ def test_prompt_with_template_ends_where_the_answer_begins(name: str, tokenizer:
     family, builder = FAMILIES[name], PromptBuilder(tokenizer, config)
     past = [PastAction("first-answer"), PastAction("second-answer", error="why")]
     for history in ([], past):
-        tokens = builder.build("Click Submit.", screen(), history).tolist()
+        tokens = builder.build("Click Submit.", screen(), history).tokens.tolist()
         text = written(tokenizer, tokens)
         assert "".join(text.split()).endswith("".join(family.cue.split()))
         assert text.count("Task: Click Submit.") == 1

@@ -1,0 +1,47 @@
+"""Folders of tiny vision-language models whose tokenizers know the tokens of images and whose chat templates write them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tokenizers import AddedToken, Tokenizer
+
+from computerrl.learner.model_store import ensure_model
+from tests.support.data.vision_data import save_model
+
+_TURNS = (
+    "{{% for m in messages %}}{begin}{{{{ m['role'] }}}}\n{{% if m['content'] is string %}}{{{{ m['content'] }}}}{{% else %}}"
+    "{{% for c in m['content'] %}}{{% if c['type'] == 'image' %}}{image}{{% else %}}{{{{ c['text'] }}}}{{% endif %}}"
+    "{{% endfor %}}{{% endif %}}{end}\n{{% endfor %}}{{% if add_generation_prompt %}}{begin}assistant\n{{% endif %}}"
+)
+_GRID_TOKENS = ["<|vision_start|>", "<|image_pad|>", "<|vision_end|>"]
+_GLM_TOKENS = ["<|begin_of_image|>", "<|image|>", "<|end_of_image|>"]
+_TILE_TOKENS = ["<fake_token_around_image>", "<image>", "<global-img>"]
+_ROWS = [f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)]
+_TURN_TOKENS = ["<|im_start|>", "<|im_end|>"]
+
+TOKENS_OF = {"qwen2_5_vl": _GRID_TOKENS, "qwen3_vl": _GRID_TOKENS, "glm4v": _GLM_TOKENS, "idefics3": _TILE_TOKENS}
+"""Family -> tokens around an image, and its image token in the middle."""
+
+
+def make_folder(path: Path, family: str, *, image: str | None = None) -> Path:
+    """A model of ``family``. ``image``: what its chat template writes for an image, if not what the family's does."""
+    save_model(path, model_type=family)
+    first, piece, last = TOKENS_OF[family]
+    backend = Tokenizer.from_file(str(ensure_model("tiny-random") / "tokenizer.json"))
+    names = [first, piece, last, *_TURN_TOKENS, *(_ROWS if family == "idefics3" else [])]
+    backend.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in names])
+    backend.save(str(path / "tokenizer.json"))
+    written = image if image is not None else piece if family == "idefics3" else f"{first}{piece}{last}"
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": "<|im_end|>",
+        "chat_template": _TURNS.format(begin="<|im_start|>", end="<|im_end|>", image=written),
+    }
+    (path / "tokenizer_config.json").write_text(json.dumps(settings))
+    config = json.loads((path / "config.json").read_text())
+    config["image_token_id"] = backend.token_to_id(piece)
+    config["text_config"]["vocab_size"] = backend.get_vocab_size()
+    (path / "config.json").write_text(json.dumps(config))
+    return path
