@@ -16,11 +16,23 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
+from computerrl.common.vision.processor import Processed
+
 if TYPE_CHECKING:
     import torch
 
 NO_VERSION = -1
 """`policy_version` of an engine that has not been given weights by a learner yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestImage:
+    """One image of a prompt."""
+
+    content_hash: str
+    """Name of its bytes, see `common.messages.ScreenshotRef`."""
+    processed: Processed
+    """The image as the model's own processor prepares it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +49,8 @@ class GenerationRequest:
     """Tokens that end the completion; the one sampled stays in it."""
     may_be_older: bool = False
     """Whether older weights may sample this completion too, in an engine that keeps some (`actor.engines.cross_policy`)."""
+    images: tuple[RequestImage, ...] = ()
+    """Images of the prompt, in the order of their tokens."""
 
 
 @dataclass(frozen=True, slots=True)

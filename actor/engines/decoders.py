@@ -87,23 +87,39 @@ class HFDecoder:
         from transformers import AttentionInterface
 
         AttentionInterface.register(_ATTENTION, _hf_attention)
-        model.set_attn_implementation(_ATTENTION)
-        self._model = model
+        has_tower = hasattr(model.config, "vision_config")
+        model.set_attn_implementation({"text_config": _ATTENTION, "vision_config": "sdpa"} if has_tower else _ATTENTION)
+        self._body = model.get_decoder()
+        self._embedding = model.get_input_embeddings()
         self._cache = cache
         self._weights = named_weights(model)
         self._head = model.get_output_embeddings()
         self._float32_head = copy.deepcopy(self._head).float() if float32_head else None
 
     def forward(self, batch: Pass) -> torch.Tensor:
-        hidden = self._model.base_model(
-            input_ids=batch.tokens_N[None],
-            position_ids=batch.positions_N[None],
+        embedded_NE, deep = self._embed(batch)
+        hidden = self._body(
+            inputs_embeds=embedded_NE[None],
+            position_ids=batch.positions_N[None] if batch.rope_3N is None else batch.rope_3N[:, None],
             use_cache=False,
             ragged_pass=batch,
             ragged_cache=self._cache,
+            **deep,
         ).last_hidden_state[0]
         wanted = hidden[batch.logit_rows_R]
         return self._head(wanted).float() if self._float32_head is None else self._float32_head(wanted.float())
+
+    def _embed(self, batch: Pass) -> tuple[torch.Tensor, dict[str, Any]]:
+        """[N, E] what enters the lowest layer, and the arguments for features that enter higher ones (DeepStack)."""
+        if batch.images is None:
+            return self._embedding(batch.tokens_N), {}
+        nodes_V, features = batch.images.nodes_V, batch.images.features
+        embedded_NE = self._embedding(batch.tokens_N.clamp_min(0))
+        embedded_NE = embedded_NE.index_copy(0, nodes_V, features.rows_RE.to(embedded_NE.dtype))
+        if not features.deep:
+            return embedded_NE, {}
+        is_piece_N = torch.zeros(len(embedded_NE), dtype=torch.bool, device=embedded_NE.device).index_fill_(0, nodes_V, True)
+        return embedded_NE, {"visual_pos_masks": is_piece_N[None], "deepstack_visual_embeds": list(features.deep)}
 
     def update(self, tensors: Mapping[str, torch.Tensor]) -> None:
         check_tensors(self._weights, tensors)

@@ -14,7 +14,9 @@ import numpy as np
 import torch
 
 from computerrl.actor.engines.base import GenerationRequest
+from computerrl.actor.engines.images import PassImages, PromptImages, pieces_between
 from computerrl.actor.engines.kv_cache import KVCache
+from computerrl.common.vision.tower import joined
 
 
 @dataclass(slots=True)
@@ -34,6 +36,8 @@ class RunningRequest:
     versions: list[int] = field(default_factory=list)
     draft: list[int] = field(default_factory=list)
     """Guess of the next tokens, computed by the pass under way."""
+    images: PromptImages | None = None
+    """Images of the prompt, whose tokens are numbers below 0 then."""
     is_mixed: bool = False
     """Whether older weights computed keys and values in the row. Distributions that rest on those belong to no version."""
 
@@ -46,6 +50,10 @@ class RunningRequest:
     def is_single(self) -> bool:
         """Whether the next pass computes one token of it."""
         return self.num_known - self.num_cached == 1 and not self.draft
+
+    def rope(self, begin: int, end: int) -> np.ndarray:
+        """[3, end - begin] rotary positions of tokens ``begin`` to ``end``."""
+        return np.stack([np.arange(begin, end)] * 3) if self.images is None else self.images.rope(begin, end)
 
     def uncached(self) -> list[int]:
         """Known tokens that the row lacks, including those sampled from the memo; never empty."""
@@ -87,13 +95,21 @@ class Pass:
     """[span, 1, 1, num_cached] additive."""
     chunks: tuple[Chunk, ...]
     logit_rows_R: torch.Tensor
+    rope_3N: torch.Tensor | None = None
+    """Rotary positions of models whose positions have three rows."""
+    images: PassImages | None = None
+
+
+_Span = tuple[int, RunningRequest, int, int]
+"""Index in the pass of the first new token of a request, the request, and the positions of the new tokens, the end excluded."""
 
 
 class PassMaker:
     """Lays out passes over the rows of one cache."""
 
-    def __init__(self, cache: KVCache, *, group: int, device: str) -> None:
-        """``group``: number of query heads per key/value head (G)."""
+    def __init__(self, cache: KVCache, *, group: int, device: str, has_rope_grid: bool = False) -> None:
+        """``group``: number of query heads per key/value head (G). ``has_rope_grid``: rotary positions have three rows."""
+        self._has_rope_grid = has_rope_grid
         self._cache = cache
         self._group = group
         self._device = device
@@ -113,6 +129,8 @@ class PassMaker:
             positions.extend(range(begin, end))
             rows.extend([running.row] * len(new))
             logit_rows.extend(range(len(tokens) - 1 - len(running.draft), len(tokens)))
+        spans = [(i, one, one.num_cached, one.num_cached + 1) for i, one in enumerate(singles)]
+        spans += [(chunk.start, one, chunk.begin, chunk.end) for chunk, one in zip(chunks, several, strict=True)]
         span = rows[len(singles) - 1] + 1 if singles else 0
         num_cached = max(positions[: len(singles)], default=0) + 1
         rows_N, positions_N = self._tensor(rows), self._tensor(positions)
@@ -128,7 +146,26 @@ class PassMaker:
             decode_mask=self._decode_mask(decode_rows, positions_N[: len(singles)], span, num_cached),
             chunks=tuple(chunks),
             logit_rows_R=self._tensor(logit_rows),
+            rope_3N=self._rope(spans),
+            images=self._images(spans),
         )
+
+    def _rope(self, spans: Sequence[_Span]) -> torch.Tensor | None:
+        if not self._has_rope_grid:
+            return None
+        return torch.from_numpy(np.concatenate([one.rope(begin, end) for _, one, begin, end in spans], axis=1)).to(self._device)
+
+    def _images(self, spans: Sequence[_Span]) -> PassImages | None:
+        nodes, features = [], []
+        for start, one, begin, end in spans:
+            if one.images is not None:
+                offsets, rows = pieces_between(one.images, begin, end)
+                if len(offsets):
+                    nodes.append(start + offsets)
+                    features.append(one.images.features.rows(rows))
+        if not nodes:
+            return None
+        return PassImages(torch.from_numpy(np.concatenate(nodes)).to(self._device), joined(features))
 
     def of_sequence(self, tokens: np.ndarray, *, row: int) -> Pass:
         """The pass over a whole sequence in ``row``, with logits after every token but the last."""
@@ -144,6 +181,7 @@ class PassMaker:
             decode_mask=None,
             chunks=(self._chunk(row=row, start=0, begin=0, end=len(tokens)),),
             logit_rows_R=positions_N[:-1],
+            rope_3N=positions_N.expand(3, -1) if self._has_rope_grid else None,
         )
 
     def _chunk(self, *, row: int, start: int, begin: int, end: int) -> Chunk:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ import torch
 from computerrl.actor.engines.base import NO_VERSION, GenerationRequest
 from computerrl.actor.engines.decoders import Decoder, HFDecoder
 from computerrl.actor.engines.drafts import Drafts
+from computerrl.actor.engines.images import EngineImages, is_of_tower
 from computerrl.actor.engines.kv_cache import MIN_SHARED_TOKENS, KVCache, common_prefix
 from computerrl.actor.engines.llama import LlamaDecoder, LlamaModel
 from computerrl.actor.engines.memo import Memo, context_key, longer_key
@@ -34,7 +36,9 @@ from computerrl.actor.engines.passes import PassMaker, RunningRequest
 from computerrl.actor.engines.threaded import Sampled, ThreadedEngine
 from computerrl.common.errors import EngineFailed
 from computerrl.common.metrics import Rate
+from computerrl.common.models.folder import has_vision_tower
 from computerrl.common.models.loading import load_whole, refusing_model
+from computerrl.common.vision.processor import ImageProcessor, load_processor
 
 MAX_PREFILL_TOKENS = 256
 """Maximum number of prompt tokens of a step beyond the first prompt, so that long prompts do not hold up running requests."""
@@ -96,15 +100,16 @@ class TransformersCore:
         fused: bool = True,
         half: bool = False,
         float32_head: bool = False,
+        processor: ImageProcessor | None = None,
     ) -> None:
-        """``model``: a `LlamaModel`, or a model of transformers. ``fused``: use `LlamaDecoder` where a model of transformers has
-        its shape. ``half`` and ``float32_head``: see `LlamaDecoder`."""
-        llama = model if isinstance(model, LlamaModel) else LlamaModel.of(model) if fused else None
+        """``model``: a `LlamaModel`, or a model of transformers. ``processor``: of one that takes images. ``fused``: use
+        `LlamaDecoder` where a model of transformers has its shape. ``half`` and ``float32_head``: see `LlamaDecoder`."""
+        llama = model if isinstance(model, LlamaModel) else LlamaModel.of(model) if fused and processor is None else None
         if llama is not None:
             num_layers, num_heads, num_kv_heads, head_dim = llama.num_layers, llama.num_heads, llama.num_kv_heads, llama.head_dim
             embedding, head = llama.embedding, llama.head
         else:
-            config = model.config
+            config = model.config.get_text_config()
             num_layers, num_heads, num_kv_heads = (
                 config.num_hidden_layers,
                 config.num_attention_heads,
@@ -125,7 +130,9 @@ class TransformersCore:
             dtype=embedding.dtype,
             device=device,
         )
-        self._passes = PassMaker(self._cache, group=num_heads // num_kv_heads, device=device)
+        self._images = None if processor is None else EngineImages(model, processor)
+        has_rope_grid = self._images is not None and self._images.has_rope_grid
+        self._passes = PassMaker(self._cache, group=num_heads // num_kv_heads, device=device, has_rope_grid=has_rope_grid)
         self._decoder: Decoder = (
             HFDecoder(model, self._cache, float32_head=float32_head)
             if llama is None
@@ -158,7 +165,13 @@ class TransformersCore:
             )
         if len(self._running) == self._num_live:
             return False
-        running = RunningRequest(key, request, context_key(prompt))
+        images = None
+        if request.images:
+            if self._images is None:
+                raise EngineFailed("the model takes no images")
+            prompt, images = self._images.of(request)
+            request = replace(request, prompt_tokens=prompt)
+        running = RunningRequest(key, request, context_key(prompt), images=images)
         if self._walk(running):
             return True
         known = np.asarray([*prompt.tolist(), *running.tokens], dtype=np.int32)
@@ -273,11 +286,15 @@ class TransformersCore:
         self._version = version
         self._cache.forget_stored()
         self._memo.forget()
+        if self._images is not None and is_of_tower(tensors):
+            self._images.forget()
         for running in self._running.values():
             running.is_mixed = True
         for running in self._prefilling:
             # Nothing is computed yet: start from the beginning instead of a prefix of the old weights.
             running.num_cached, running.is_mixed = 0, False
+            if self._images is not None and running.images is not None:
+                running.images = self._images.again(running.request, running.images)
 
     @torch.inference_mode()
     def probe(self, tokens: np.ndarray) -> np.ndarray:
@@ -313,12 +330,13 @@ def sample(logits_RV: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 def load_model(folder: Path, *, dtype: str, device: str) -> Any:
     """The causal language model in ``folder``, for inference. Raises `ConfigError` for one that transformers cannot load."""
     os.environ["HF_HUB_OFFLINE"] = "1"
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+    kind = AutoModelForImageTextToText if has_vision_tower(folder) else AutoModelForCausalLM
     with refusing_model("transformers", folder):
-        model = load_whole(AutoModelForCausalLM.from_pretrained, folder, dtype=getattr(torch, dtype))
+        model = load_whole(kind.from_pretrained, folder, dtype=getattr(torch, dtype))
     return model.to(device).eval().requires_grad_(False)
 
 
@@ -369,7 +387,8 @@ def make_transformers_engine(
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     with refusing_model("transformers", folder):
-        llama = LlamaModel.read(folder, dtype=getattr(torch, dtype), device=device) if fused else None
+        takes_images = has_vision_tower(folder)
+        llama = LlamaModel.read(folder, dtype=getattr(torch, dtype), device=device) if fused and not takes_images else None
     model = load_model(folder, dtype=dtype, device=device) if llama is None else llama
     core = TransformersCore(
         model,
@@ -381,5 +400,6 @@ def make_transformers_engine(
         fused=fused,
         half=half,
         float32_head=float32_head,
+        processor=load_processor(folder) if takes_images else None,
     )
     return TransformersEngine(core, decode=decode, dtype=dtype, resumes=resumes)

@@ -45,10 +45,9 @@ def is_model_folder(path: Path, *, weights: bool = True) -> bool:
     return not model_folder_problems(path, weights=weights)
 
 
-def takes_pictures(name: str) -> bool:
-    """Has model ``name`` a vision tower? False where there is no such model, which `check_model_folder` reports."""
-    tree = _read_json(model_folder(name) / "config.json")
-    return isinstance(tree, dict) and "vision_config" in tree
+def has_vision_tower(folder: Path) -> bool:
+    """Whether the model in ``folder`` takes images. False where there is no model, which `check_model_folder` reports."""
+    return "vision_config" in (_read_json(folder / "config.json") or {})
 
 
 def image_token_id(folder: Path) -> int | None:

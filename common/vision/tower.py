@@ -38,6 +38,10 @@ class Features:
         rows_VE, *deep = (rows_RE.to(dtype).index_select(0, rows_V) for rows_RE in (self.rows_RE, *self.deep))
         return Features(rows_VE, tuple(deep))
 
+    def rows(self, rows: slice) -> Features:
+        """Some rows of all, one after the other."""
+        return Features(self.rows_RE[rows], tuple(one[rows] for one in self.deep))
+
     def clone(self) -> Features:
         """A copy that shares no memory."""
         return Features(self.rows_RE.clone(), tuple(rows.clone() for rows in self.deep))

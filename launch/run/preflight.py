@@ -26,10 +26,10 @@ from computerrl.common.host import cpu_build_problem, has_visible_gpu, torch_cud
 from computerrl.common.models.folder import (
     BUILT_IN_MODELS,
     context_problems,
+    has_vision_tower,
     is_model_folder,
     model_folder,
     model_folder_problems,
-    takes_pictures,
 )
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.common.wire.addresses import own_address
@@ -161,7 +161,7 @@ def _about_configs(problem: Problem, config: RunConfig) -> Problem:
 def check_specialists(config: RunConfig, _machine: Machine) -> list[Finding]:
     """Runs to clone from that are none, or were played by another model or with other prompts."""
     problems = []
-    if config.learner.recipe.specialists and takes_pictures(config.model.name):
+    if config.learner.recipe.specialists and has_vision_tower(model_folder(config.model.name)):
         reason = "the model takes images, and those of other runs' episodes stay in their folders"
         problems.append(Problem("learner.recipe.specialists", reason, "leave it out, or clone a model that reads text"))
     for run in config.learner.recipe.specialists:

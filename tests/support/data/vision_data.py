@@ -142,7 +142,7 @@ class Screens:
     ) -> Step:
         """Its prompt shows ``refs`` between two texts."""
         shown = [token for ref in refs for token in self._tokens(ref)]
-        return replace(make_step([*before, *shown, *after], action), screenshot=refs[-1], images=refs)
+        return replace(make_step([*before, *shown, *after], action), screenshot=refs[-1] if refs else None, images=refs)
 
     def _tokens(self, ref: ScreenshotRef) -> list[int]:
         """Tokens of one image, with markers as its family has them."""
