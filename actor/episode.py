@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from computerrl.actor.engines.base import Completion, GenerationRequest, Sampler
-from computerrl.actor.prompts.builder import PromptBuilder
+from computerrl.actor.prompts.builder import Prompt, PromptBuilder
 from computerrl.actor.prompts.formats.base import PastAction
 from computerrl.common import log
 from computerrl.common.actions import FINAL_ACTIONS, ActionSyntaxError
@@ -209,7 +209,7 @@ class _Episode:
     def _step(self) -> EndReason | None:
         observation = self.observation
         prompt = self._prompt.build(self._instruction, observation, self._history)
-        chosen = self._demonstrate() if self._assignment.kind == "demonstration" else self._generate(prompt.tokens)
+        chosen = self._demonstrate() if self._assignment.kind == "demonstration" else self._generate(prompt)
         began = time.perf_counter()
         acted = self._act(chosen) if self._assignment.num_patches is None else self._act_beside_demonstrator(chosen)
         desktop_s = time.perf_counter() - began + chosen.demonstrate_s
@@ -280,17 +280,18 @@ class _Episode:
             demonstrate_s=time.perf_counter() - began,
         )
 
-    def _generate(self, prompt_tokens: np.ndarray) -> _Chosen:
+    def _generate(self, prompt: Prompt) -> _Chosen:
         assert self._engine is not None, "only demonstrations are played without an engine"
         began = time.perf_counter()
         with self._setting.during("generate"):
             completion: Completion = self._engine.submit(
                 GenerationRequest(
-                    prompt_tokens=prompt_tokens,
+                    prompt_tokens=prompt.tokens,
                     temperature=self._assignment.temperature,
                     max_new_tokens=self._setting.max_new_tokens,
                     stop_tokens=self._prompt.stop_tokens,
                     may_be_older=self._assignment.kind == "training",
+                    images=self._prompt.request_images(prompt),
                 )
             ).result()
         return _Chosen(

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from computerrl.actor.desktops import DesktopDirectory
-from computerrl.actor.prompts.builder import FolderTokenizer, PromptBuilder
+from computerrl.actor.prompts.builder import FolderTokenizer, PromptBuilder, builder_of_run
 from computerrl.actor.serving.remote_engine import RemoteEngine
 from computerrl.actor.serving.server import ENGINE_ENDPOINT
 from computerrl.actor.worker import ActorWorker
@@ -76,7 +76,7 @@ class ActorProcess:
             # Before the heartbeat ends, so that it does not wait for a broker that has ended first.
             stack.callback(pulse.close)
             tokenizer = FolderTokenizer(self._model)
-            prompt = PromptBuilder(tokenizer, self._config.actor.prompt, actions=self._config.tasks.actions)
+            prompt = builder_of_run(self._config, self._model, tokenizer)
             self._worker = self._make_worker(broker, prompt)
             # Once started it ends with the stop token, before the connections above are closed.
             stack.callback(self._close_playing, self._worker)

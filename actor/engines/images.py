@@ -106,17 +106,20 @@ class EngineImages:
         return self._first[content_hash]
 
     def _features(self, request: GenerationRequest) -> Features:
-        found = {image.content_hash: self._kept.get(image.content_hash) for image in request.images}
-        missing = {image.content_hash: image.processed for image in request.images if found[image.content_hash] is None}
-        encoded = self._tower.encode(list(missing.values())) if missing else []
-        for content_hash, features in zip(missing, encoded, strict=True):
-            found[content_hash] = self._kept[content_hash] = features.clone()
-            self._kept_bytes += features.nbytes
-        for content_hash in found:
+        wanted = {image.content_hash: image.processed for image in request.images}
+        missing = [content_hash for content_hash in wanted if content_hash not in self._kept]
+        if missing:
+            encoded = self._tower.encode([wanted[content_hash] for content_hash in missing])
+            for content_hash, features in zip(missing, encoded, strict=True):
+                # A copy: a part of what several images gave would hold all of it.
+                self._kept[content_hash] = features.clone()
+                self._kept_bytes += features.nbytes
+        for content_hash in wanted:
             self._kept.move_to_end(content_hash)
+        features_of_all = joined([self._kept[image.content_hash] for image in request.images])
         while self._kept_bytes > MAX_FEATURE_BYTES:
             self._kept_bytes -= self._kept.popitem(last=False)[1].nbytes
-        return joined([features for image in request.images if (features := found[image.content_hash]) is not None])
+        return features_of_all
 
     def forget(self) -> None:
         """The tower has changed: keep no features of the old one."""

@@ -10,20 +10,26 @@ newline, one token that no action contains: strings in actions escape theirs. Wi
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
+from computerrl.actor.engines.base import RequestImage
 from computerrl.actor.prompts.formats import make_format
 from computerrl.actor.prompts.formats.base import ChatMessage, PastAction
 from computerrl.actor.prompts.formats.completions import without_opening
 from computerrl.actor.prompts.images import ImageTokens
 from computerrl.actor.prompts.tokenizer import FolderTokenizer, Tokenizer
 from computerrl.common import log
-from computerrl.common.config import VISION_PROBLEM, Actions, PromptConfig
+from computerrl.common.config import Actions, PromptConfig, RunConfig
 from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.messages import Action, Observation, ScreenshotRef
+from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.common.vision.screens import ReadScreenshot
+from computerrl.env_server.client import read_screenshot
 
 __all__ = ["FolderTokenizer", "Prompt", "PromptBuilder", "Tokenizer"]
 
@@ -62,7 +68,8 @@ class PromptBuilder:
         self._config = config
         self._format = make_format(config, actions=actions)
         if self._format.shows_images and images is None:
-            raise ConfigError([VISION_PROBLEM])
+            reason = f"{config.format} shows images, and this builder has none"
+            raise ConfigError([Problem("actor.prompt.format", reason, "use computerrl_text (the screen as rows) or compact")])
         self._images = images if self._format.shows_images else None
         self._screen_size = screen_size
         self._cue = None if config.chat_template else self._format.plain_cue
@@ -179,6 +186,10 @@ class PromptBuilder:
         limit = self._config.max_prompt_tokens
         log.get_logger().warning(event, instruction=instruction[:80], num_tokens=num_tokens, max_prompt_tokens=limit)
 
+    def request_images(self, prompt: Prompt) -> tuple[RequestImage, ...]:
+        """The images of ``prompt`` for an engine. Raises `PictureError` when one cannot be read."""
+        return () if self._images is None else tuple(map(self._images.image, prompt.images))
+
     def render(self, action_text: str, observation: Observation) -> str:
         """Completion that stands for a demonstrated action. Raises `LookupError` when its target is not on screen."""
         return without_opening(self._format.render(action_text, observation).strip(), self._opening)
@@ -247,3 +258,32 @@ class PromptBuilder:
         width, height = self._screen_size
         black = ScreenshotRef("none", "none", 0, 0, width, height) if self._format.shows_images else None
         return Observation(app, "", (), black, width, height, "none", 0.0, "")
+
+
+def make_builder(
+    folder: Path,
+    tokenizer: Tokenizer,
+    config: PromptConfig,
+    *,
+    actions: Actions,
+    screen_size: tuple[int, int],
+    read: ReadScreenshot,
+) -> PromptBuilder:
+    """The builder for the model in ``folder``. ``screen_size``: width and height of the desktops in pixels; ``read``: of
+    screenshots.
+
+    Raises `ConfigError` like `PromptBuilder`, and where a format shows images that the model does not take."""
+    images = ImageTokens.of(folder, tokenizer, read=read) if config.shows_images else None
+    return PromptBuilder(tokenizer, config, actions=actions, images=images, screen_size=screen_size)
+
+
+def builder_of_run(config: RunConfig, folder: Path, tokenizer: Tokenizer) -> PromptBuilder:
+    """The builder of an actor of ``config``, which reads screenshots from the run folder."""
+    read = functools.partial(read_screenshot, RunFolder(config.folder).trajectories)
+    size = (config.desktop.screen_width, config.desktop.screen_height)
+    return make_builder(folder, tokenizer, config.actor.prompt, actions=config.tasks.actions, screen_size=size, read=read)
+
+
+def unreadable(ref: ScreenshotRef) -> bytes:
+    """A `ReadScreenshot` for builders whose prompts go to no engine."""
+    raise FileNotFoundError(ref.segment)

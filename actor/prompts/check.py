@@ -3,7 +3,8 @@
 A process of its own does it, within limits: a chat template is a program of the folder's, and may run without end or fill all
 memory. `prompt_problems` starts it; no tokenizer is loaded in the caller.
 
-    echo '{"model": "FOLDER", "prompt": {}, "actions": "api_gui", "max_cpu_s": 60}' | python -m computerrl.actor.prompts.check
+    echo '{"model": "FOLDER", "prompt": {}, "actions": "api_gui", "screen_size": [800, 600], "max_cpu_s": 60}' |
+        python -m computerrl.actor.prompts.check
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ def prompt_problems(config: RunConfig, *, max_cpu_s: int = MAX_CPU_S) -> list[Pr
     """What keeps an actor from making prompts; ``config.model`` names a whole model folder."""
     folder, prompt = model_folder(config.model.name).absolute(), config.actor.prompt.model_dump(mode="json")
     asked = {"model": str(folder), "prompt": prompt, "actions": config.tasks.actions, "max_cpu_s": max_cpu_s}
+    asked["screen_size"] = [config.desktop.screen_width, config.desktop.screen_height]
     command = [sys.executable, "-m", __spec__.name]
     done = subprocess.run(
         command, input=json.dumps(asked), capture_output=True, encoding="utf-8", errors="replace", cwd=SOURCE_ROOT, check=False
@@ -50,11 +52,19 @@ def prompt_problems(config: RunConfig, *, max_cpu_s: int = MAX_CPU_S) -> list[Pr
 
 
 def _find(asked: dict[str, Any]) -> list[Problem]:
-    from computerrl.actor.prompts.builder import FolderTokenizer, PromptBuilder
+    from computerrl.actor.prompts.builder import FolderTokenizer, make_builder, unreadable
     from computerrl.common.config import PromptConfig
 
     try:
-        PromptBuilder(FolderTokenizer(Path(asked["model"])), PromptConfig(**asked["prompt"]), actions=asked["actions"])
+        folder = Path(asked["model"])
+        make_builder(
+            folder,
+            FolderTokenizer(folder),
+            PromptConfig(**asked["prompt"]),
+            actions=asked["actions"],
+            screen_size=tuple(asked["screen_size"]),
+            read=unreadable,
+        )
     except ConfigError as error:
         return list(error.problems)
     return []

@@ -1,41 +1,66 @@
-"""Images of a prompt: the text that each stands for, by the model folder's own image processor."""
+"""Images of a prompt, by the model folder's own image processor: the text that each stands for, and its pixels for the engine."""
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from pathlib import Path
 
+from computerrl.actor.engines.base import RequestImage
 from computerrl.actor.prompts.tokenizer import Tokenizer
 from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.messages import ScreenshotRef
 from computerrl.common.vision.layout import image_text
-from computerrl.common.vision.processor import ImageProcessor, load_processor
+from computerrl.common.vision.processor import load_processor
+from computerrl.common.vision.screens import ReadScreenshot, Screens
+
+MAX_KEPT_BYTES = 128 * 2**20
+"""Maximum memory for processed images. Rollouts of a group begin with the same screen; prompts of an episode share screens."""
 
 
 class ImageTokens:
-    """Image tokens of one model; safe to share between threads."""
+    """Images for the prompts of one model; safe to share between threads."""
 
-    def __init__(self, processor: ImageProcessor, *, image_token: str) -> None:
+    def __init__(self, screens: Screens, *, image_token: str) -> None:
         """``image_token``: text of the token that stands for a piece of an image."""
-        self._processor = processor
+        self._screens = screens
         self._image_token = image_token
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, RequestImage] = OrderedDict()
+        self._kept_bytes = 0
 
     @classmethod
-    def of(cls, folder: Path, tokenizer: Tokenizer) -> ImageTokens:
+    def of(cls, folder: Path, tokenizer: Tokenizer, *, read: ReadScreenshot) -> ImageTokens:
         """Those of a model folder. Raises `ConfigError` for a model without images, or of a family that cannot be run here."""
         if tokenizer.image_token is None:
             reason = f"the model in {str(folder)!r} takes no images: config.json or its tokenizer names no image token"
             raise ConfigError([Problem("actor.prompt.format", reason, "use a vision-language model, or the format compact")])
-        return cls(load_processor(folder), image_token=tokenizer.image_token)
-
-    def text(self, ref: ScreenshotRef) -> str:
-        """Text of the tokens of ``ref``. Raises `PictureError` for a size that the model does not take."""
-        return image_text(self._processor.layout(ref.width, ref.height), self._image_token)
-
-    def num_pieces(self, ref: ScreenshotRef) -> int:
-        """Number of image tokens among them."""
-        return self._processor.layout(ref.width, ref.height).num_pieces
+        return cls(Screens(read, load_processor(folder)), image_token=tokenizer.image_token)
 
     @property
     def token(self) -> int:
         """Id of the image token."""
-        return self._processor.image_token
+        return self._screens.image_token
+
+    def text(self, ref: ScreenshotRef) -> str:
+        """Text of the tokens of ``ref``. Raises `PictureError` for a size that the model does not take."""
+        return image_text(self._screens.layout(ref), self._image_token)
+
+    def num_pieces(self, ref: ScreenshotRef) -> int:
+        """Number of image tokens among them."""
+        return self._screens.layout(ref).num_pieces
+
+    def image(self, ref: ScreenshotRef) -> RequestImage:
+        """``ref`` for an engine. Raises `PictureError` when it cannot be read."""
+        with self._lock:
+            if ref.content_hash in self._kept:
+                self._kept.move_to_end(ref.content_hash)
+                return self._kept[ref.content_hash]
+        made = RequestImage(ref.content_hash, self._screens.processed(ref))
+        with self._lock:
+            if ref.content_hash not in self._kept:
+                self._kept[ref.content_hash] = made
+                self._kept_bytes += made.processed.nbytes
+            while self._kept_bytes > MAX_KEPT_BYTES:
+                self._kept_bytes -= self._kept.popitem(last=False)[1].processed.nbytes
+        return made

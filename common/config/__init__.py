@@ -3,7 +3,7 @@
 Each area has its own file here; `RunConfig` puts them together. Nothing here starts, imports or touches anything.
 """
 
-from computerrl.common.config.actor import VISION_PROBLEM, ActorConfig, EndpointConfig, PromptConfig
+from computerrl.common.config.actor import ActorConfig, EndpointConfig, PromptConfig
 from computerrl.common.config.broker import BrokerConfig
 from computerrl.common.config.cluster import ClusterConfig
 from computerrl.common.config.curriculum import CurriculumConfig, RolloutsConfig
@@ -22,7 +22,6 @@ from computerrl.common.config.run import Actions, RunConfig, SupervisorConfig, T
 from computerrl.common.config.site import NodeKind, SiteProfile, load_site
 
 __all__ = [
-    "VISION_PROBLEM",
     "Actions",
     "ActorConfig",
     "AlgorithmConfig",

@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator, model_validator
 
 from computerrl.common.config.base import MAX_PROCESSES, Place, Section
-from computerrl.common.errors import Problem
 
 COMPUTERRL_PROMPT: Mapping[str, int] = {
     "max_elements": 300,
@@ -24,12 +23,6 @@ COMPUTERRL_NEW_TOKENS = 256
 MIN_COMPUTERRL_NEW_TOKENS = 48
 """Minimum of `actor.max_new_tokens` in a ComputerRL format. Tags, fences and the shortest call alone take about 30 tokens."""
 
-VISION_PROBLEM = Problem(
-    "actor.prompt.format",
-    "a format with images makes prompts that no engine takes: all take tokens only",
-    "use computerrl_text (the screen as rows) or compact",
-)
-
 
 class PromptConfig(Section):
     """Settings of the prompt: how an observation becomes tokens. Read by the actors."""
@@ -38,8 +31,8 @@ class PromptConfig(Section):
     """Format of prompt and completion, demonstrations included. `compact`: few tokens, numbered elements, one call as the
     completion. `computerrl_text`: the published prompt. It shows rows with centres and sizes, lists the calls, and expects a
     thought and a Python block; it always uses the chat template. `computerrl_vision`: the same prompt with a screenshot.
-    `compact_vision`: the task and the screenshot, and one call with coordinates from 0 to 1000 as the completion. No engine takes
-    images yet, so that formats with images are refused."""
+    `compact_vision`: the task and the screenshot, and one call with coordinates from 0 to 1000 as the completion. Formats with
+    images need a vision-language model, and the engine `transformers` in the actor's own process."""
     images: int = Field(1, ge=1)
     """Maximum number of screenshots in a prompt of a format that shows images: the screen of now and earlier ones. Earlier ones
     are left out, from the oldest, where `max_prompt_tokens` does not allow for them."""
@@ -63,6 +56,11 @@ class PromptConfig(Section):
     chat_template: bool = False
     """Whether prompts are wrapped in the tokenizer's chat template, which takes about 30 more tokens on SmolLM2. ComputerRL
     formats always are."""
+
+    @property
+    def shows_images(self) -> bool:
+        """Whether prompts of this format show screenshots."""
+        return self.format.endswith("_vision")
 
     @model_validator(mode="after")
     def _check_stride(self) -> Self:

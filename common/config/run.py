@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from computerrl.common.config.actor import MIN_COMPUTERRL_NEW_TOKENS, VISION_PROBLEM, ActorConfig
+from computerrl.common.config.actor import MIN_COMPUTERRL_NEW_TOKENS, ActorConfig
 from computerrl.common.config.base import Place, Section
 from computerrl.common.config.broker import BrokerConfig
 from computerrl.common.config.cluster import ClusterConfig
@@ -372,14 +372,32 @@ def _problems_on_policy(config: RunConfig) -> list[Problem]:
     return problems
 
 
+def _image_problems(config: RunConfig) -> list[Problem]:
+    """Problems of a format that shows images: engines that take tokens alone, and screens that are not there."""
+    actor, problems = config.actor, []
+    reason = "{} takes prompts of tokens alone, and actor.prompt.format is " + actor.prompt.format
+    if actor.engine != "transformers":
+        problems.append(Problem("actor.engine", reason.format(actor.engine), "set it to transformers"))
+    if actor.inference == "central":
+        problems.append(Problem("actor.inference", reason.format("an engine process"), "set it to local"))
+    if config.desktop.observation == "tree":
+        missing = f"an observation holds no screenshot, and actor.prompt.format is {actor.prompt.format}"
+        problems.append(Problem("desktop.observation", missing, "set it to both"))
+    recipe = config.learner.recipe
+    if config.desktop.observation == "screenshot" and (recipe.demos_per_family or recipe.demos_of_family):
+        missing = "demonstrators name elements, and an observation holds none"
+        problems.append(Problem("desktop.observation", missing, "set it to both, or learner.recipe.demos_per_family to 0"))
+    return problems
+
+
 def _prompt_problems(config: RunConfig) -> list[Problem]:
     """Problems of prompt formats: one that no engine supports, or completions too short for a call."""
     name = config.actor.prompt.format
-    if name.endswith("_vision"):
-        return [VISION_PROBLEM]
+    problems = _image_problems(config) if config.actor.prompt.shows_images else []
     num_tokens = config.actor.max_new_tokens
     # Serial mode is for looking at the loop with an untrained model, whose answers are cut anyway.
-    if name == "computerrl_text" and num_tokens < MIN_COMPUTERRL_NEW_TOKENS and config.mode == "processes":
+    if name.startswith("computerrl") and num_tokens < MIN_COMPUTERRL_NEW_TOKENS and config.mode == "processes":
         reason = f"{num_tokens} tokens cut every completion of {name} (a thought, fences and a call)"
-        return [Problem("actor.max_new_tokens", reason, f"set it to at least {MIN_COMPUTERRL_NEW_TOKENS}, better 256")]
-    return []
+        step = f"set it to at least {MIN_COMPUTERRL_NEW_TOKENS}, better 256"
+        problems.append(Problem("actor.max_new_tokens", reason, step))
+    return problems

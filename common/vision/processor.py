@@ -48,6 +48,11 @@ class Processed:
     """grid: `pixel_values` [patches, values] float32 and `image_grid_thw` [1, 3] int64.
     tiles: `pixel_values` [tiles, 3, height, width] float32 and `pixel_attention_mask` [tiles, height, width] int64."""
 
+    @property
+    def nbytes(self) -> int:
+        """Memory of the tensors."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
 
 class ImageProcessor:
     """Safe to share between threads."""

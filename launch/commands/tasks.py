@@ -105,7 +105,7 @@ class _Needed:
 
 def _tokens_needed(config: RunConfig) -> _Needed:
     """Counted by the tokenizer of the configured model; where that is missing, estimated from the number of characters."""
-    from computerrl.actor.prompts.builder import FolderTokenizer, PromptBuilder
+    from computerrl.actor.prompts.builder import FolderTokenizer, make_builder, unreadable
     from computerrl.actor.prompts.check import prompt_problems
 
     prompt, folder = config.actor.prompt, model_folder(config.model.name)
@@ -113,6 +113,9 @@ def _tokens_needed(config: RunConfig) -> _Needed:
         problems = prompt_problems(config)
         if problems:
             raise ConfigError(problems)
-        builder = PromptBuilder(FolderTokenizer(folder), prompt, actions=config.tasks.actions)
+        size = (config.desktop.screen_width, config.desktop.screen_height)
+        builder = make_builder(
+            folder, FolderTokenizer(folder), prompt, actions=config.tasks.actions, screen_size=size, read=unreadable
+        )
         return _Needed(builder.num_instruction_tokens, prompt.max_prompt_tokens, is_exact=True)
     return _Needed(lambda text: len(text) // _CHARS_PER_TOKEN, prompt.max_prompt_tokens, is_exact=False)

@@ -141,7 +141,7 @@ class SerialRun:
     def _make_actor(self, stack: ExitStack, desktops: DesktopClient) -> tuple[ActorWorker, PolicyEngine]:
         from computerrl.actor.desktops import OneServer
         from computerrl.actor.engines import make_engine
-        from computerrl.actor.prompts.builder import FolderTokenizer, PromptBuilder
+        from computerrl.actor.prompts.builder import FolderTokenizer, builder_of_run
         from computerrl.actor.worker import ActorWorker
         from computerrl.learner.model_store import ensure_model
 
@@ -154,7 +154,7 @@ class SerialRun:
             self._config.actor,
             broker=client,
             desktops=OneServer(desktops),
-            prompt=PromptBuilder(tokenizer, self._config.actor.prompt, actions=self._config.tasks.actions),
+            prompt=builder_of_run(self._config, model, tokenizer),
             actor=f"actor-0:{hello.incarnation}",
             incarnation=hello.incarnation,
             stop=self._stop,

@@ -11,24 +11,18 @@ its piece of its image (a number below 0), and is an image token again afterward
 from __future__ import annotations
 
 import dataclasses
-import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from PIL import Image
 
 from computerrl.common.errors import PictureError
 from computerrl.common.messages import ScreenshotRef
 from computerrl.common.vision.layout import ImageLayout, rope_positions
-from computerrl.common.vision.processor import ImageProcessor, Processed
+from computerrl.common.vision.screens import Screens
 from computerrl.learner.model.batching import Pack, PackImages, Sample, make_packs
 from computerrl.learner.poison import Poison
-
-ReadScreenshot = Callable[[ScreenshotRef], bytes]
-"""The encoded image. Raises `OSError`, or `ValueError` when it is cut off."""
 
 
 class Shown(Sample, Protocol):
@@ -59,10 +53,9 @@ class _Keyed:
 class PromptImages:
     """The screenshots of a run as inputs of one model."""
 
-    def __init__(self, read: ReadScreenshot, *, processor: ImageProcessor) -> None:
-        self._read = read
-        self._processor = processor
-        self._image_token = processor.image_token
+    def __init__(self, screens: Screens) -> None:
+        self.screens = screens
+        self._image_token = screens.image_token
 
     # --- what may be trained on --------------------------------------------------------------------------------------
 
@@ -70,7 +63,7 @@ class PromptImages:
         """Why ``step`` must not be trained on: an image is not there, not readable, or not the one its prompt has room for."""
         try:
             for place in self._places_of(step):
-                self._decode(place.ref)
+                self.screens.decode(place.ref)
         except PictureError as error:
             return "picture_mismatch" if error.mismatch else "picture_missing"
         return None
@@ -83,7 +76,7 @@ class PromptImages:
         places: list[_Place] = []
         begin = 0
         for number, ref in enumerate(sample.images, start=1):
-            layout = self._processor.layout(ref.width, ref.height)
+            layout = self.screens.layout(ref)
             at_I = at[begin : begin + layout.num_pieces]
             is_run = layout.grid is None or not len(at_I) or at_I[-1] - at_I[0] + 1 == len(at_I)
             if len(at_I) < layout.num_pieces or not is_run:
@@ -97,43 +90,6 @@ class PromptImages:
             reason = f"a prompt holds {len(at)} image tokens, but its {len(sample.images)} images take {begin}"
             raise PictureError(reason, mismatch=True)
         return places
-
-    # --- pixels ------------------------------------------------------------------------------------------------------
-
-    def layout(self, ref: ScreenshotRef) -> ImageLayout:
-        """The image tokens of ``ref``. Raises `PictureError`."""
-        return self._processor.layout(ref.width, ref.height)
-
-    def processed(self, ref: ScreenshotRef) -> Processed:
-        """Inputs of the vision tower. Raises `PictureError`."""
-        found = self._processor.process(self._decode(ref))
-        assert found.layout == self.layout(ref)
-        return found
-
-    def _decode(self, ref: ScreenshotRef) -> Image.Image:
-        """``ref`` has a size that the processor has taken."""
-        where = f"screenshot {ref.content_hash} in {ref.segment} at {ref.offset}"
-        if ref.num_bytes > 4 * ref.width * ref.height + 2**16:
-            raise PictureError(f"{where} takes {ref.num_bytes} bytes, more than its pixels", mismatch=True)
-        try:
-            encoded = Image.open(io.BytesIO(self._read(ref)))
-            image = encoded.convert("RGB") if encoded.size == (ref.width, ref.height) else encoded
-        except (OSError, ValueError, OverflowError, SyntaxError, Image.DecompressionBombError) as error:
-            # Pillow says of some broken files that their syntax is wrong.
-            raise PictureError(f"{where} cannot be read: {error}", mismatch=False) from error
-        if image.size != (ref.width, ref.height):
-            reason = f"{where} is {image.width} x {image.height}, and {ref.width} x {ref.height} by its reference"
-            raise PictureError(reason, mismatch=True)
-        return image
-
-    @contextmanager
-    def reading(self, read: ReadScreenshot) -> Iterator[None]:
-        """Take images from ``read`` meanwhile."""
-        own, self._read = self._read, read
-        try:
-            yield
-        finally:
-            self._read = own
 
     # --- packs -------------------------------------------------------------------------------------------------------
 

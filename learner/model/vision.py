@@ -22,6 +22,7 @@ from computerrl.common.config import RunConfig
 from computerrl.common.messages import ScreenshotRef
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.common.vision.processor import Processed, load_processor
+from computerrl.common.vision.screens import Screens
 from computerrl.common.vision.tower import Features, Tower, joined, model_inputs, recompute_blocks, tower_module
 from computerrl.common.weight_plan import probe_tokens
 from computerrl.env_server.client import read_screenshot
@@ -65,7 +66,7 @@ class Vision:
         return joined([found[ref.content_hash] for ref in shown.refs])
 
     def _encode(self, refs: Sequence[ScreenshotRef]) -> list[Features]:
-        return self._tower.encode([self.images.processed(ref) for ref in refs])
+        return self._tower.encode([self.images.screens.processed(ref) for ref in refs])
 
     def forget(self) -> None:
         """Keep no results any more."""
@@ -102,7 +103,7 @@ def load_vision(model: Any, config: RunConfig, *, folder: Path, recompute: bool)
         return None
     processor = load_processor(folder)
     read = partial(read_screenshot, RunFolder(config.folder).trajectories)
-    images = PromptImages(read, processor=processor)
+    images = PromptImages(Screens(read, processor))
     frozen = config.model.trainable_top_layers is not None or config.learner.lora is not None
     return Vision(model, images, has_rope_grid=processor.arrangement == "grid", frozen=frozen, recompute=recompute)
 
@@ -121,8 +122,8 @@ class ImageProbe:
         Image.fromarray(pixels).save(encoded, format="PNG")
         self._data = encoded.getvalue()
         self.images = (ScreenshotRef("probe", "probe", 0, len(self._data), *_PROBE_SIZE),)
-        with vision.images.reading(lambda ref: self._data):
-            processed = vision.images.processed(self.images[0])
+        with vision.images.screens.reading(lambda ref: self._data):
+            processed = vision.images.screens.processed(self.images[0])
         pieces = [image_token] * processed.layout.num_pieces
         probe = probe_tokens(int(vision.model.get_input_embeddings().num_embeddings))
         self.prompt_tokens = np.array([*probe[:4], *pieces, *probe[4:8]], dtype=np.int32)
@@ -144,7 +145,7 @@ class ImageProbe:
     def difference(self, logprobs_of: Callable[[Pack], torch.Tensor]) -> float:
         """Mean absolute difference between ``logprobs_of`` (pack -> [U]) and the model's own."""
         (pack,) = self._vision.images.packs([self], max_tokens=len(self._all_tokens()))
-        with self._vision.images.reading(lambda ref: self._data):
+        with self._vision.images.screens.reading(lambda ref: self._data):
             logprobs_U = logprobs_of(pack).float().cpu()
         self._vision.forget()
         return float((logprobs_U[torch.from_numpy(pack.token_pair_M)] - self._expected).abs().mean())

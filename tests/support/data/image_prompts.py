@@ -27,11 +27,11 @@ TOKENS_OF = {"qwen2_5_vl": _GRID_TOKENS, "qwen3_vl": _GRID_TOKENS, "glm4v": _GLM
 
 def make_folder(path: Path, family: str, *, image: str | None = None) -> Path:
     """A model of ``family``. ``image``: what its chat template writes for an image, if not what the family's does."""
-    save_model(path, model_type=family)
     first, piece, last = TOKENS_OF[family]
     backend = Tokenizer.from_file(str(ensure_model("tiny-random") / "tokenizer.json"))
     names = [first, piece, last, *_TURN_TOKENS, *(_ROWS if family == "idefics3" else [])]
     backend.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in names])
+    save_model(path, model_type=family, vocab_size=backend.get_vocab_size(), image_token=backend.token_to_id(piece))
     backend.save(str(path / "tokenizer.json"))
     written = image if image is not None else piece if family == "idefics3" else f"{first}{piece}{last}"
     settings = {
@@ -40,8 +40,4 @@ def make_folder(path: Path, family: str, *, image: str | None = None) -> Path:
         "chat_template": _TURNS.format(begin="<|im_start|>", end="<|im_end|>", image=written),
     }
     (path / "tokenizer_config.json").write_text(json.dumps(settings))
-    config = json.loads((path / "config.json").read_text())
-    config["image_token_id"] = backend.token_to_id(piece)
-    config["text_config"]["vocab_size"] = backend.get_vocab_size()
-    (path / "config.json").write_text(json.dumps(config))
     return path

@@ -55,9 +55,12 @@ TILE, PATCH, SCALE = 56, 14, 2
 """Families of tiles: side of a tile and of a patch in pixels, and how many patches by how many one token stands for."""
 
 
-def save_model(path: Path, *, model_type: str = "qwen2_5_vl") -> Path:
+def save_model(
+    path: Path, *, model_type: str = "qwen2_5_vl", vocab_size: int = _TEXT["vocab_size"], image_token: int = IMAGE
+) -> Path:
     """A random model of 3 layers and a tower of 2, with image processor; its tokenizer is never asked."""
     config = _tiled_config(model_type) if model_type in ("idefics3", "smolvlm") else _grid_config(model_type)
+    config.text_config.vocab_size, config.image_token_id = vocab_size, image_token
     with torch.random.fork_rng():
         torch.manual_seed(7)
         transformers.AutoModelForImageTextToText.from_config(config).save_pretrained(path)

@@ -286,9 +286,25 @@ def test_load_config_prompt_format_fills_in_the_numbers_that_nobody_gave(tmp_pat
     assert (compact.prompt.max_prompt_tokens, compact.max_new_tokens) == (256, 32)
 
 
-def test_load_config_prompt_format_that_nothing_can_serve_names_the_field_and_a_way_out(tmp_path: Path) -> None:
-    found = problems(write(tmp_path, "actor: {prompt: {format: computerrl_vision}}\n"))
-    assert set(found) == {"actor.prompt.format"} and "use computerrl_text" in found["actor.prompt.format"]
+@pytest.mark.parametrize(
+    ("more", "field", "way_out"),
+    [
+        ("engine: vllm", "actor.engine", "set it to transformers"),
+        ("inference: central", "actor.inference", "set it to local"),
+        ("}\ndesktop: {observation: tree", "desktop.observation", "set it to both"),
+        ("}\ndesktop: {observation: screenshot", "desktop.observation", "demonstrators name elements"),
+        ("max_new_tokens: 24", "actor.max_new_tokens", "set it to at least 48"),
+    ],
+)
+def test_load_config_format_with_images_where_they_cannot_be_used(tmp_path: Path, more: str, field: str, way_out: str) -> None:
+    shown = "actor: {prompt: {format: computerrl_vision}, %s}\n"
+    assert load_config(write(tmp_path, shown % "engine: transformers")).actor.prompt.shows_images
+    found = problems(write(tmp_path, shown % more))
+    assert set(found) == {field} and way_out in found[field]
+
+
+def test_load_config_stride_of_images_is_at_most_their_number(tmp_path: Path) -> None:
+    assert "image_stride is 3" in str(problems(write(tmp_path, "actor: {prompt: {image_stride: 3}}\n")))
 
 
 def test_load_config_prompt_format_whose_answers_would_be_cut_is_an_error_but_in_serial_mode(tmp_path: Path) -> None:

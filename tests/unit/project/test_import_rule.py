@@ -24,7 +24,7 @@ SIMULATION = "launch/simulation/"
 MEASURING = "launch/commands/measure.py"
 
 FLOORS = {
-    "actor": "activity prompts engines episode desktops serving worker process",
+    "actor": "activity engines prompts episode desktops serving worker process",
     "broker": "events counters client_batches orders delivery assignments trajectories peers core journal client service process",
     "env_server": "driver image guest tasks judging drivers client gym serving process live",
     "launch": "plan setup simulation supervision watch report web run cluster commands",

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from computerrl.actor.prompts.builder import FolderTokenizer, Prompt, PromptBuilder
+from computerrl.actor.prompts.builder import FolderTokenizer, Prompt, PromptBuilder, unreadable
 from computerrl.actor.prompts.formats import make_format
 from computerrl.actor.prompts.formats.base import PastAction
 from computerrl.actor.prompts.images import ImageTokens
@@ -22,6 +22,7 @@ from computerrl.common.config import PromptConfig
 from computerrl.common.errors import ConfigError
 from computerrl.common.messages import Element, Observation, ScreenshotRef
 from computerrl.common.vision.processor import load_processor
+from computerrl.common.vision.screens import Screens
 from computerrl.learner.model.images import PromptImages
 from tests.support.data.image_prompts import TOKENS_OF, make_folder
 
@@ -51,7 +52,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
     for family in TOKENS_OF:
         folder = make_folder(tmp_path_factory.mktemp(family) / "model", family)
         tokenizer = FolderTokenizer(folder)
-        made[family] = Model(folder, tokenizer, ImageTokens.of(folder, tokenizer))
+        made[family] = Model(folder, tokenizer, ImageTokens.of(folder, tokenizer, read=unreadable))
     return made
 
 
@@ -78,7 +79,7 @@ WAYS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("family", TOKENS_OF)
 def test_prompt_holds_each_image_whole_and_the_learner_finds_them(models: dict[str, Model], family: str, way: str) -> None:
     model = models[family]
-    learner = PromptImages(lambda ref: b"", processor=load_processor(model.folder))
+    learner = PromptImages(Screens(lambda ref: b"", load_processor(model.folder)))
     for num_images, count in ((1, 0), (1, 3), (3, 3), (3, 1)):
         prompt = model.builder(images=num_images, history_steps=4, **WAYS[way]).build("Press Submit.", screen(count), past(count))
         shown = [ref(number) for number in range(count + 1)][-num_images:]
@@ -174,7 +175,7 @@ def test_template_without_one_place_for_each_image_is_refused(tmp_path: Path, wr
     tokenizer = FolderTokenizer(folder)
     config = PromptConfig(format="compact_vision", chat_template=True, max_prompt_tokens=4096)
     with pytest.raises(ConfigError, match=r"chat template.*places for 1 images"):
-        PromptBuilder(tokenizer, config, images=ImageTokens.of(folder, tokenizer))
+        PromptBuilder(tokenizer, config, images=ImageTokens.of(folder, tokenizer, read=unreadable))
 
 
 def test_model_without_image_token_is_refused(tmp_path: Path) -> None:
@@ -182,7 +183,7 @@ def test_model_without_image_token_is_refused(tmp_path: Path) -> None:
     config = (folder / "config.json").read_text()
     (folder / "config.json").write_text(config.replace('"image_token_id"', '"no_token"'))
     with pytest.raises(ConfigError, match="takes no images"):
-        ImageTokens.of(folder, FolderTokenizer(folder))
+        ImageTokens.of(folder, FolderTokenizer(folder), read=unreadable)
 
 
 # --- places ------------------------------------------------------------------------------------------------------------

@@ -141,3 +141,26 @@ def test_serial_run_trains_on_what_a_person_recorded(tmp_path: Path) -> None:
     assert len(episodes) == 3 and len(recorded) == 1 and recorded[0]["success"]
     assert [step["action_text"] for step in recorded[0]["steps"]] == list(texts)
     assert any(line["event"] == "sft" for line in read_json_lines(tmp_path / "serial" / "metrics.jsonl"))
+
+
+@pytest.mark.parametrize("family", ["qwen3_vl", "idefics3"])
+def test_serial_run_on_images_alone_trains_on_the_screens_that_were_shown(tmp_path: Path, family: str) -> None:
+    from computerrl.common.run_files.run_folder import RunFolder
+    from tests.support.data.image_prompts import make_folder
+
+    overrides = [
+        *SMALL,
+        f"run_dir={tmp_path}",
+        f"model.name={make_folder(tmp_path / 'model', family)}",
+        "actor.prompt={format: compact_vision, images: 2, max_prompt_tokens: 400}",
+        "desktop.screenshot_format=png",
+        # Log-probs of engine and learner are compared: images that one of them misses would end the run.
+        "learner.max_logprob_gap=0.001",
+    ]
+    config = load_config(CONFIG, overrides=overrides)
+    RunFolder(config.folder).create(config)
+    state = run_serial(config)
+    assert state.summary is not None and state.summary["num_trajectories_lost"] == 0 and len(state.updates) == 2
+    ledger = read_json_lines(config.folder / "ledger.jsonl")
+    assert ledger and not [line for line in ledger if str(line["outcome"]).startswith("picture_")]
+    assert {"trained", "demonstrated", "evaluated"} >= {line["outcome"] for line in ledger} - {"no_signal", "phase_closed"}

@@ -206,13 +206,13 @@ def test_shared_picture_is_encoded_once(
     assert policy.vision is not None
     steps = mixed_steps(screens)
     encoded: list[ScreenshotRef] = []
-    processed = policy.vision.images.processed
+    processed = policy.vision.images.screens.processed
 
     def counted(ref: ScreenshotRef) -> Any:
         encoded.append(ref)
         return processed(ref)
 
-    monkeypatch.setattr(policy.vision.images, "processed", counted)
+    monkeypatch.setattr(policy.vision.images.screens, "processed", counted)
     packed_logprobs(policy, steps)
     assert len(encoded) == 3
     packed_logprobs(policy, steps)

@@ -1,0 +1,66 @@
+"""Stored screenshots as inputs of a vision-language model: read, checked, decoded, processed."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from PIL import Image
+
+from computerrl.common.errors import PictureError
+from computerrl.common.messages import ScreenshotRef
+from computerrl.common.vision.layout import ImageLayout
+from computerrl.common.vision.processor import ImageProcessor, Processed
+
+ReadScreenshot = Callable[[ScreenshotRef], bytes]
+"""The encoded image. Raises `OSError`, or `ValueError` when it is cut off or another one lies there."""
+
+
+class Screens:
+    """The screenshots of a run, for one model."""
+
+    def __init__(self, read: ReadScreenshot, processor: ImageProcessor) -> None:
+        self._read = read
+        self._processor = processor
+
+    @property
+    def image_token(self) -> int:
+        """Id of the token that stands for a piece of an image."""
+        return self._processor.image_token
+
+    def layout(self, ref: ScreenshotRef) -> ImageLayout:
+        """The image tokens of ``ref``. Raises `PictureError` for a size that the model does not take."""
+        return self._processor.layout(ref.width, ref.height)
+
+    def processed(self, ref: ScreenshotRef) -> Processed:
+        """Inputs of the vision tower. Raises `PictureError`."""
+        layout = self.layout(ref)
+        found = self._processor.process(self.decode(ref))
+        assert found.layout == layout
+        return found
+
+    def decode(self, ref: ScreenshotRef) -> Image.Image:
+        """The pixels. Raises `PictureError`. `layout` has accepted the size: memory is taken for it here."""
+        where = f"screenshot {ref.content_hash} in {ref.segment} at {ref.offset}"
+        if ref.num_bytes > 4 * ref.width * ref.height + 2**16:
+            raise PictureError(f"{where} takes {ref.num_bytes} bytes, more than its pixels", mismatch=True)
+        try:
+            encoded = Image.open(io.BytesIO(self._read(ref)))
+            image = encoded.convert("RGB") if encoded.size == (ref.width, ref.height) else encoded
+        except (OSError, ValueError, OverflowError, SyntaxError, Image.DecompressionBombError) as error:
+            # Pillow says of some broken files that their syntax is wrong.
+            raise PictureError(f"{where} cannot be read: {error}", mismatch=False) from error
+        if image.size != (ref.width, ref.height):
+            reason = f"{where} is {image.width} x {image.height}, and {ref.width} x {ref.height} by its reference"
+            raise PictureError(reason, mismatch=True)
+        return image
+
+    @contextmanager
+    def reading(self, read: ReadScreenshot) -> Iterator[None]:
+        """Take images from ``read`` meanwhile."""
+        own, self._read = self._read, read
+        try:
+            yield
+        finally:
+            self._read = own
