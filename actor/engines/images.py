@@ -10,7 +10,7 @@ Shape legend: P prompt tokens, I image tokens, V new tokens of a pass that stand
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,7 +30,7 @@ MAX_NUMBERED = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class PromptImages:
+class RequestImages:
     """The images of one request."""
 
     at_I: np.ndarray
@@ -65,7 +65,7 @@ class EngineImages:
         self._kept: OrderedDict[str, Features] = OrderedDict()
         self._kept_bytes = 0
 
-    def of(self, request: GenerationRequest) -> tuple[np.ndarray, PromptImages | None]:
+    def of(self, request: GenerationRequest) -> tuple[np.ndarray, RequestImages | None]:
         """[P] prompt tokens with numbers in place of image tokens, and the images. Encodes those that are not kept.
 
         Raises `EngineFailed` when the prompt does not hold the images of the request."""
@@ -90,9 +90,9 @@ class EngineImages:
             begin += layout.num_pieces
         length = len(tokens)
         rope_3P = rope_positions(np.arange(length), np.full(length, length), grids) if grids else None
-        return tokens, PromptImages(at_I, self._features(request), rope_3P)
+        return tokens, RequestImages(at_I, self._features(request), rope_3P)
 
-    def again(self, request: GenerationRequest, images: PromptImages) -> PromptImages:
+    def again(self, request: GenerationRequest, images: RequestImages) -> RequestImages:
         """``images`` of ``request`` with the features of the present tower."""
         return replace(images, features=self._features(request))
 
@@ -137,13 +137,12 @@ class PassImages:
     """A row for each of them."""
 
 
-def pieces_between(images: PromptImages, begin: int, end: int) -> tuple[np.ndarray, slice]:
+def pieces_between(images: RequestImages, begin: int, end: int) -> tuple[np.ndarray, slice]:
     """Offsets from ``begin`` of the pieces among tokens ``begin`` to ``end``, and their rows in the features."""
     first, last = np.searchsorted(images.at_I, [begin, end])
     return images.at_I[first:last] - begin, slice(int(first), int(last))
 
 
-def is_of_tower(tensors: Mapping[str, Any] | Sequence[str]) -> bool:
+def is_of_tower(names: Iterable[str]) -> bool:
     """Whether one of the named tensors belongs to a vision tower or its connector."""
-    parts = ("visual.", "vision_model.", "connector.", "vision_tower.", "multi_modal_projector.")
-    return any(part in name for name in tensors for part in parts)
+    return any(part in name for name in names for part in ("visual.", "vision_model.", "connector."))

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from computerrl.actor.engines.base import GenerationRequest
-from computerrl.actor.engines.images import PassImages, PromptImages, pieces_between
+from computerrl.actor.engines.images import PassImages, RequestImages, pieces_between
 from computerrl.actor.engines.kv_cache import KVCache
 from computerrl.common.vision.tower import joined
 
@@ -36,7 +36,7 @@ class RunningRequest:
     versions: list[int] = field(default_factory=list)
     draft: list[int] = field(default_factory=list)
     """Guess of the next tokens, computed by the pass under way."""
-    images: PromptImages | None = None
+    images: RequestImages | None = None
     """Images of the prompt, whose tokens are numbers below 0 then."""
     is_mixed: bool = False
     """Whether older weights computed keys and values in the row. Distributions that rest on those belong to no version."""
