@@ -11,7 +11,7 @@ G = Q / H, D head size, R rows that need logits, V vocabulary.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -64,6 +64,14 @@ def attend(q_NQD: torch.Tensor, batch: Pass, keys_SHTD: torch.Tensor, values_SHT
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
+def embed(batch: Pass, embeddings: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """[N, E] what enters the lowest layer: ``embeddings`` of tokens, and features in place of those of pieces of images."""
+    if batch.images is None:
+        return embeddings(batch.tokens_N)
+    embedded_NE = embeddings(batch.tokens_N.clamp_min(0))
+    return embedded_NE.index_copy(0, batch.images.nodes_V, batch.images.features.rows_RE.to(embedded_NE.dtype))
+
+
 def check_tensors(parameters: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor]) -> None:
     """Raise `WeightError` unless every tensor is known and fits."""
     for name, tensor in tensors.items():
@@ -97,29 +105,16 @@ class HFDecoder:
         self._float32_head = copy.deepcopy(self._head).float() if float32_head else None
 
     def forward(self, batch: Pass) -> torch.Tensor:
-        embedded_NE, deep = self._embed(batch)
         hidden = self._body(
-            inputs_embeds=embedded_NE[None],
+            inputs_embeds=embed(batch, self._embedding)[None],
             position_ids=batch.positions_N[None] if batch.rope_3N is None else batch.rope_3N[:, None],
             use_cache=False,
             ragged_pass=batch,
             ragged_cache=self._cache,
-            **deep,
+            **_deep_arguments(batch),
         ).last_hidden_state[0]
         wanted = hidden[batch.logit_rows_R]
         return self._head(wanted).float() if self._float32_head is None else self._float32_head(wanted.float())
-
-    def _embed(self, batch: Pass) -> tuple[torch.Tensor, dict[str, Any]]:
-        """[N, E] what enters the lowest layer, and the arguments for features that enter higher ones (DeepStack)."""
-        if batch.images is None:
-            return self._embedding(batch.tokens_N), {}
-        nodes_V, features = batch.images.nodes_V, batch.images.features
-        embedded_NE = self._embedding(batch.tokens_N.clamp_min(0))
-        embedded_NE = embedded_NE.index_copy(0, nodes_V, features.rows_RE.to(embedded_NE.dtype))
-        if not features.deep:
-            return embedded_NE, {}
-        is_piece_N = torch.zeros(len(embedded_NE), dtype=torch.bool, device=embedded_NE.device).index_fill_(0, nodes_V, True)
-        return embedded_NE, {"visual_pos_masks": is_piece_N[None], "deepstack_visual_embeds": list(features.deep)}
 
     def update(self, tensors: Mapping[str, torch.Tensor]) -> None:
         check_tensors(self._weights, tensors)
@@ -127,6 +122,15 @@ class HFDecoder:
             self._weights[name].copy_(tensor)
         if self._float32_head is not None:
             self._float32_head.load_state_dict(self._head.state_dict())
+
+
+def _deep_arguments(batch: Pass) -> dict[str, Any]:
+    """Arguments for features that enter higher layers (DeepStack)."""
+    if batch.images is None or not batch.images.features.deep:
+        return {}
+    is_piece_N = torch.zeros(len(batch.tokens_N), dtype=torch.bool, device=batch.tokens_N.device)
+    is_piece_N.index_fill_(0, batch.images.nodes_V, True)
+    return {"visual_pos_masks": is_piece_N[None], "deepstack_visual_embeds": list(batch.images.features.deep)}
 
 
 def _hf_attention(

@@ -10,19 +10,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from computerrl.actor.engines.decoders import attend, check_tensors, named_weights
+from computerrl.actor.engines.decoders import attend, check_tensors, embed, named_weights
 from computerrl.actor.engines.kv_cache import KVCache
 from computerrl.actor.engines.matrices import Matrix
 from computerrl.actor.engines.passes import Pass
 from computerrl.common.models.weight_files import weight_files
 
-_EMBEDDING, _HEAD, _FINAL_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
+_HEAD = "lm_head.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,27 +40,32 @@ class LlamaModel:
     """By the names of transformers; a tied output matrix stands under both of its names."""
     rotary: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
     """Positions [T] -> cos and sin [T, D] in the weights' type."""
+    body: str = "model."
+    """Prefix of the names of all weights but the output matrix's, and of the vision tower's."""
 
     @staticmethod
     def of(model: Any) -> LlamaModel | None:
-        """The parts of a transformers ``model``, which shares its weights; None when it is not of this shape."""
-        config = model.config
+        """The parts of a transformers ``model``, which shares its weights; None when it is not of this shape. Of a model that
+        takes images, the language model has to be."""
+        config = model.config.get_text_config()
         if not _is_llama(config.to_dict(), rope_types=("default", "linear", "llama3")):
             return None
         embedding = model.get_input_embeddings().weight.data
+        decoder = model.get_decoder()
 
         def rotary(positions_T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            cos, sin = model.model.rotary_emb(embedding[:1, None], positions_T[None])
+            cos, sin = decoder.rotary_emb(embedding[:1, None], positions_T[None])
             return cos[0], sin[0]
 
         return LlamaModel(
             num_layers=config.num_hidden_layers,
             num_heads=config.num_attention_heads,
             num_kv_heads=config.num_key_value_heads,
-            head_dim=int(model.model.layers[0].self_attn.head_dim),
+            head_dim=int(decoder.layers[0].self_attn.head_dim),
             eps=float(config.rms_norm_eps),
             weights=named_weights(model),
             rotary=rotary,
+            body=next(name for name, module in model.named_modules() if module is decoder) + ".",
         )
 
     @staticmethod
@@ -73,7 +79,7 @@ class LlamaModel:
         num_kv_heads = int(config.get("num_key_value_heads") or num_heads)
         weights = _read_weights(folder, dtype=dtype, device=device)
         if config.get("tie_word_embeddings"):
-            weights[_HEAD] = weights[_EMBEDDING]
+            weights[_HEAD] = weights["model.embed_tokens.weight"]
         shapes = _shapes(config, queries=num_heads * head_dim, keys=num_kv_heads * head_dim)
         if {name: tuple(tensor.shape) for name, tensor in weights.items()} != shapes:
             return None
@@ -100,7 +106,7 @@ class LlamaModel:
     @property
     def embedding(self) -> torch.Tensor:
         """[V, hidden]."""
-        return self.weights[_EMBEDDING]
+        return self.weights[f"{self.body}embed_tokens.weight"]
 
     @property
     def head(self) -> torch.Tensor:
@@ -140,7 +146,8 @@ def _shapes(config: Mapping[str, Any], *, queries: int, keys: int) -> dict[str, 
         for layer in range(config["num_hidden_layers"])
         for name, shape in in_layer.items()
     }
-    return shapes | {_EMBEDDING: (vocabulary, hidden), _HEAD: (vocabulary, hidden), _FINAL_NORM: (hidden,)}
+    whole = {"model.embed_tokens.weight": (vocabulary, hidden), _HEAD: (vocabulary, hidden), "model.norm.weight": (hidden,)}
+    return shapes | whole
 
 
 def _read_weights(folder: Path, *, dtype: torch.dtype, device: str) -> dict[str, torch.Tensor]:
@@ -179,11 +186,12 @@ class LlamaDecoder:
         )
         self._owners[_HEAD] = self._head
         if model.head.data_ptr() == model.embedding.data_ptr():
-            self._owners[_EMBEDDING] = self._head
+            self._owners[f"{model.body}embed_tokens.weight"] = self._head
+        self._final_norm = self._weights[f"{model.body}norm.weight"]
         self._cos_TD, self._sin_TD = self._rotary_tables()
 
     def _layer(self, index: int) -> _Layer:
-        prefix = f"model.layers.{index}."
+        prefix = f"{self._model.body}layers.{index}."
 
         def matrix(*names: str) -> Matrix:
             full = [f"{prefix}{name}.weight" for name in names]
@@ -209,7 +217,7 @@ class LlamaDecoder:
 
     def forward(self, batch: Pass) -> torch.Tensor:
         model = self._model
-        hidden = F.embedding(batch.tokens_N, model.embedding)
+        hidden = embed(batch, partial(F.embedding, weight=model.embedding))
         cos_N1D = self._cos_TD[batch.positions_N][:, None]
         sin_N1D = self._sin_TD[batch.positions_N][:, None]
         width, scale = (hidden.shape[-1],), model.head_dim**-0.5
@@ -227,7 +235,7 @@ class LlamaDecoder:
             normed = F.rms_norm(hidden, width, layer.post_norm, model.eps)
             gated = layer.up.combine(normed, layer.gate(normed, "swish"), "mul")
             hidden = layer.down.combine(gated, hidden, "add")
-        wanted = F.rms_norm(hidden[batch.logit_rows_R], width, self._weights[_FINAL_NORM], model.eps)
+        wanted = F.rms_norm(hidden[batch.logit_rows_R], width, self._final_norm, model.eps)
         return self._head(wanted.to(self._head.dtype)).float()
 
     def update(self, tensors: Mapping[str, torch.Tensor]) -> None:

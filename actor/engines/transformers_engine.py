@@ -104,7 +104,7 @@ class TransformersCore:
     ) -> None:
         """``model``: a `LlamaModel`, or a model of transformers. ``processor``: of one that takes images. ``fused``: use
         `LlamaDecoder` where a model of transformers has its shape. ``half`` and ``float32_head``: see `LlamaDecoder`."""
-        llama = model if isinstance(model, LlamaModel) else LlamaModel.of(model) if fused and processor is None else None
+        llama = model if isinstance(model, LlamaModel) else LlamaModel.of(model) if fused else None
         if llama is not None:
             num_layers, num_heads, num_kv_heads, head_dim = llama.num_layers, llama.num_heads, llama.num_kv_heads, llama.head_dim
             embedding, head = llama.embedding, llama.head
