@@ -291,7 +291,7 @@ class _Episode:
                     max_new_tokens=self._setting.max_new_tokens,
                     stop_tokens=self._prompt.stop_tokens,
                     may_be_older=self._assignment.kind == "training",
-                    images=self._prompt.request_images(prompt),
+                    images=self._prompt.request_images(prompt, shown=self._assignment.shown_images),
                 )
             ).result()
         return _Chosen(

@@ -26,7 +26,7 @@ from computerrl.actor.prompts.tokenizer import FolderTokenizer, Tokenizer
 from computerrl.common import log
 from computerrl.common.config import Actions, PromptConfig, RunConfig
 from computerrl.common.errors import ConfigError, Problem
-from computerrl.common.messages import Action, Observation, ScreenshotRef
+from computerrl.common.messages import Action, Observation, ScreenshotRef, ShownImages
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.common.vision.screens import ReadScreenshot
 from computerrl.env_server.client import read_screenshot
@@ -186,9 +186,13 @@ class PromptBuilder:
         limit = self._config.max_prompt_tokens
         log.get_logger().warning(event, instruction=instruction[:80], num_tokens=num_tokens, max_prompt_tokens=limit)
 
-    def request_images(self, prompt: Prompt) -> tuple[RequestImage, ...]:
-        """The images of ``prompt`` for an engine. Raises `PictureError` when one cannot be read."""
-        return () if self._images is None else tuple(map(self._images.image, prompt.images))
+    def request_images(self, prompt: Prompt, *, shown: ShownImages = "own") -> tuple[RequestImage, ...]:
+        """The images of ``prompt`` for an engine, or those ``shown`` in place of them. Raises `PictureError` when one cannot be
+        read."""
+        if self._images is None:
+            return ()
+        give = {"own": self._images.image, "blank": self._images.blank, "foreign": self._images.foreign}[shown]
+        return tuple(map(give, prompt.images))
 
     def render(self, action_text: str, observation: Observation) -> str:
         """Completion that stands for a demonstrated action. Raises `LookupError` when its target is not on screen."""
@@ -237,7 +241,7 @@ class PromptBuilder:
         tokens = list(self._tokenizer.start_tokens)
         images, pending = iter(image_texts), ""
         for number, message in enumerate(messages):
-            pending += "\n" * (number > 0) + message.lead
+            pending += "\n" * (number > 0)
             if message.image is not None:
                 pending += "\n" if pending and not pending.endswith("\n") else ""
                 tokens += self._tokenizer.encode_text(pending, after="\n" if number else "")

@@ -173,17 +173,13 @@ _COMPLETION, _NEXT = "answer-text", "next-text"
 def _turns(messages: Sequence[ChatMessage], shape: _Shape) -> list[Turn]:
     if shape.folds_system:
         messages = _folded(messages)
-    return [{"role": message.role, "content": _parts(message) if shape.in_parts else _plain(message)} for message in messages]
+    return [{"role": message.role, "content": _parts(message) if shape.in_parts else message.text} for message in messages]
 
 
 def _parts(message: ChatMessage) -> list[dict[str, str]]:
     image = [] if message.image is None else [{"type": "image"}]
-    lead, text = ([{"type": "text", "text": one}] if one else [] for one in (message.lead, message.text))
-    return [*lead, *image, *text] or [{"type": "text", "text": ""}]
-
-
-def _plain(message: ChatMessage) -> str:
-    return "\n".join(filter(None, [message.lead, message.text]))
+    text = [{"type": "text", "text": message.text}] if message.text or not image else []
+    return [*image, *text]
 
 
 def _folded(messages: Sequence[ChatMessage]) -> list[ChatMessage]:

@@ -6,6 +6,8 @@ import threading
 from collections import OrderedDict
 from pathlib import Path
 
+from PIL import Image
+
 from computerrl.actor.engines.base import RequestImage
 from computerrl.actor.prompts.tokenizer import Tokenizer
 from computerrl.common.errors import ConfigError, Problem
@@ -49,6 +51,20 @@ class ImageTokens:
     def num_pieces(self, ref: ScreenshotRef) -> int:
         """Number of image tokens among them."""
         return self._screens.layout(ref).num_pieces
+
+    def blank(self, ref: ScreenshotRef) -> RequestImage:
+        """A black image of the size of ``ref``."""
+        size = (ref.width, ref.height)
+        return RequestImage(f"blank-{ref.width}x{ref.height}", self._screens.process(Image.new("RGB", size)))
+
+    def foreign(self, ref: ScreenshotRef) -> RequestImage:
+        """The image, of as many tokens, that was given before ``ref`` to another prompt; ``blank`` where there was none. Raises
+        `PictureError` when ``ref`` cannot be read."""
+        own = self.image(ref)
+        with self._lock:
+            others = [one for name, one in self._kept.items() if name != ref.content_hash]
+        fitting = [one for one in others if one.processed.layout == own.processed.layout]
+        return fitting[-1] if fitting else self.blank(ref)
 
     def image(self, ref: ScreenshotRef) -> RequestImage:
         """``ref`` for an engine. Raises `PictureError` when it cannot be read."""

@@ -260,8 +260,7 @@ class FolderTokenizer:
 
     def _harmless(self, message: ChatMessage) -> ChatMessage:
         """Text on a screen must not end its turn."""
-        harmless = self._texts_in_chats.harmless
-        return replace(message, text=harmless(message.text), lead=harmless(message.lead))
+        return replace(message, text=self._texts_in_chats.harmless(message.text))
 
 
 def _undo_settings_of_training(backend: Any) -> None:

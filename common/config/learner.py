@@ -121,6 +121,9 @@ class RecipeConfig(Section):
     eval_episodes_per_family: int = Field(20, ge=0)
     """Number of held-out episodes per family in the last evaluation. The two earlier evaluations play the first of the same
     episodes. 0: no last evaluation."""
+    eval_control_episodes_per_family: int = Field(0, ge=0)
+    """Number of held-out episodes per family that are played after the last evaluation with black images, and once more with the
+    screens of other episodes. A policy that looks at its screen falls to chance with both. Only for formats with images."""
     eval_before_episodes_per_family: int | None = Field(None, ge=0)
     """Number of held-out episodes per family of the untouched model, played beside the demonstrations. None: as in the last
     evaluation. 0: this evaluation is skipped."""

@@ -394,6 +394,9 @@ def _prompt_problems(config: RunConfig) -> list[Problem]:
     """Problems of prompt formats: one that no engine supports, or completions too short for a call."""
     name = config.actor.prompt.format
     problems = _image_problems(config) if config.actor.prompt.shows_images else []
+    if config.learner.recipe.eval_control_episodes_per_family and not config.actor.prompt.shows_images:
+        reason = f"prompts of {name} show no images that could be taken away"
+        problems.append(Problem("learner.recipe.eval_control_episodes_per_family", reason, "set it to 0"))
     num_tokens = config.actor.max_new_tokens
     # Serial mode is for looking at the loop with an untrained model, whose answers are cut anyway.
     if name.startswith("computerrl") and num_tokens < MIN_COMPUTERRL_NEW_TOKENS and config.mode == "processes":

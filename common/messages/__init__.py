@@ -22,6 +22,7 @@ from computerrl.common.messages.base import (
     OrderKind,
     Role,
     SettledBy,
+    ShownImages,
     Split,
 )
 from computerrl.common.messages.desktops import (

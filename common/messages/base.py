@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Meta
 from msgspec.structs import force_setattr
 
-SCHEMA_VERSION = 12
+SCHEMA_VERSION = 13
 """Version of all messages together. It is raised whenever a field changes; a peer of another version is refused by name."""
 
 INT32, FLOAT32 = np.dtype("<i4"), np.dtype("<f4")
@@ -65,6 +65,7 @@ Horizon = Annotated[tuple[tuple[Number, Number], ...], Meta(max_length=64)]
 
 Role = Literal["broker", "learner", "actor", "engine", "env_server", "supervisor"]
 OrderKind = Literal["demonstration", "evaluation", "training"]
+ShownImages = Literal["own", "blank", "foreign"]
 Split = Literal["demonstration", "training", "evaluation", "tuning"]
 FinalAction = Literal["", "done", "fail"]
 SettledBy = Literal["quiet", "deadline", "none"]

@@ -12,6 +12,7 @@ from computerrl.common.messages.base import (
     Number,
     OrderKind,
     Seed,
+    ShownImages,
     Split,
     Temperature,
     Version,
@@ -91,6 +92,9 @@ class RolloutOrder(Wire, frozen=True):
     """Rules for training orders without end; all other orders play every family alike."""
     split: Split | None = None
     """Split of the seeds. None: the split of the order's kind; an evaluation may play tuning seeds."""
+    shown_images: ShownImages = "own"
+    """Images that the policy is given in place of a prompt's own. `blank`: black ones. `foreign`: the screens of other prompts.
+    A policy that looks at its screen falls to chance with both. For evaluations only."""
 
 
 class OrderClosure(Wire, frozen=True):
@@ -152,6 +156,8 @@ class Assignment(Wire, frozen=True):
     """Seconds after which the broker assigns the slot to another actor."""
     num_patches: Number | None = None
     """`RolloutOrder.num_patches` of the order."""
+    shown_images: ShownImages = "own"
+    """`RolloutOrder.shown_images` of the order."""
     next_task: TaskRef | None = None
     """Task that will probably be assigned next. An idle desktop can put it on screen in advance."""
 

@@ -40,6 +40,10 @@ class Screens:
         assert found.layout == layout
         return found
 
+    def process(self, image: Image.Image) -> Processed:
+        """Inputs of the vision tower for pixels that are not stored."""
+        return self._processor.process(image)
+
     def decode(self, ref: ScreenshotRef) -> Image.Image:
         """The pixels. Raises `PictureError`. `layout` has accepted the size: memory is taken for it here."""
         where = f"screenshot {ref.content_hash} in {ref.segment} at {ref.offset}"

@@ -14,9 +14,23 @@ from typing import Any
 from computerrl.common.messages import Status
 from computerrl.launch.watch.run_state import Record, RunState
 
-EVALUATIONS = {"success_before": "eval-before", "success_after_bc": "eval-after-bc", "success_after_rl": "eval-after-rl"}
+EVALUATIONS = {
+    "success_before": "eval-before",
+    "success_after_bc": "eval-after-bc",
+    "success_after_rl": "eval-after-rl",
+    "success_blank_images": "eval-blank-images",
+    "success_foreign_images": "eval-foreign-images",
+}
 """Field of report.json -> phase whose evaluation it is."""
-EVALUATION_TITLES = {"success_before": "before", "success_after_bc": "after cloning", "success_after_rl": "after RL"}
+EVALUATION_TITLES = {
+    "success_before": "before",
+    "success_after_bc": "after cloning",
+    "success_after_rl": "after RL",
+    "success_blank_images": "with black images",
+    "success_foreign_images": "with other screens",
+}
+CONTROLS = ("success_blank_images", "success_foreign_images")
+"""Shown only where they were played."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +97,7 @@ def figures(
     totals = EpisodeTotals()
     for episode in episodes:
         totals.add(episode)
-    evaluations = {record.get("phase"): record for record in state.evaluations}
+    evaluations = {record.get("phase"): record for record in (*state.evaluations, *state.controls)}
     wall_s = active.total_s
     env_steps = int(summary.get("env_steps") or max(totals.num_steps, int(state.last_update.get("env_steps") or 0)))
     rl_phases = [record for record in state.phases if str(record.get("phase", "")).startswith("sft-")]
@@ -118,10 +132,15 @@ def figures(
     }
 
 
+def shown_evaluations(report: Mapping[str, Any]) -> dict[str, str]:
+    """Field -> title of the evaluations that a page has a place for."""
+    return {name: title for name, title in EVALUATION_TITLES.items() if name not in CONTROLS or report.get(name) is not None}
+
+
 def tiles(report: Mapping[str, Any]) -> list[dict[str, str]]:
     """The figures at the head of a page about a run that has ended: value, remark."""
     rows = []
-    for name, title in EVALUATION_TITLES.items():
+    for name, title in shown_evaluations(report).items():
         success = report[name]
         remark = f"success {title}"
         if success is not None:

@@ -24,7 +24,6 @@ from computerrl.launch.plan.run_names import REPORT_FILE, read_resolved
 from computerrl.launch.report.charts import PAGE_FOLDER, Band
 from computerrl.launch.report.film_strips import Strip, make_strips
 from computerrl.launch.report.report_data import (
-    EVALUATION_TITLES,
     EVALUATIONS,
     ActiveTime,
     Attempt,
@@ -32,6 +31,7 @@ from computerrl.launch.report.report_data import (
     long_duration,
     number,
     percent,
+    shown_evaluations,
     tiles,
 )
 from computerrl.launch.report.run_charts import family_charts, main_charts, more_charts, phase_bands
@@ -140,7 +140,7 @@ def render_page(report: dict[str, Any], *, state: RunState, active: ActiveTime, 
         .render(
             report=report,
             tiles=tiles(report),
-            evaluations=[(title, report[name]) for name, title in EVALUATION_TITLES.items()],
+            evaluations=[(title, report[name]) for name, title in shown_evaluations(report).items()],
             families=_families(report, state),
             charts=main_charts(state, active, bands),
             family_charts=family_charts(state, active, bands, _families(report, state)),

@@ -23,7 +23,11 @@ _PHASE_TITLES = {
     "eval-before": "evaluation before",
     "eval-after-bc": "evaluation after cloning",
     "eval-after-rl": "evaluation after RL",
+    "eval-controls": "evaluation with other images",
 }
+
+
+CONTROLS = ("eval-blank-images", "eval-foreign-images")
 
 
 def phase_title(phase: str) -> str:
@@ -44,6 +48,8 @@ class RunState:
     """Unix seconds."""
     phases: list[Record] = field(default_factory=list)
     evaluations: list[Record] = field(default_factory=list)
+    controls: list[Record] = field(default_factory=list)
+    """Evaluations with images that do not belong to the prompts: they say nothing about how good the policy is."""
     updates: list[Record] = field(default_factory=list)
     sft_steps: list[Record] = field(default_factory=list)
     summary: Record | None = None
@@ -58,7 +64,7 @@ class RunState:
                 self.phase_started = record.get("time")
                 self.phases.append(record)
             case "evaluation":
-                self.evaluations.append(record)
+                (self.controls if record.get("phase") in CONTROLS else self.evaluations).append(record)
             case "update":
                 self.updates.append(record)
             case "sft":

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from computerrl.common.config import RunConfig
-from computerrl.common.messages import CurriculumPlan, OrderKind, RolloutOrder, Split, TaskRef
+from computerrl.common.messages import CurriculumPlan, OrderKind, RolloutOrder, ShownImages, Split, TaskRef
 
 EVAL_BEFORE = "eval-before"
 DEMONSTRATIONS = "demonstrations"
@@ -24,6 +24,9 @@ CLONING = "bc"
 EVAL_AFTER_CLONING = "eval-after-bc"
 EVAL_AFTER_RL = "eval-after-rl"
 _CHECK = "check-"
+CONTROLS = "eval-controls"
+_CONTROLS: dict[str, ShownImages] = {"eval-blank-images": "blank", "eval-foreign-images": "foreign"}
+"""Order of the phase `CONTROLS` -> what the policy is shown."""
 EVALUATIONS = (EVAL_BEFORE, EVAL_AFTER_CLONING, EVAL_AFTER_RL)
 DONE = "done"
 
@@ -48,6 +51,8 @@ class OrderPlan:
     """Families to play; None: all of the run's."""
     split: Split | None = None
     """Split that the seeds are from; None: that of the order's kind."""
+    shown_images: ShownImages = "own"
+    """See `RolloutOrder.shown_images`."""
 
     def to_message(
         self, config: RunConfig, families: Sequence[str], *, policy_version: int, update: int = 0, num_patches: int | None = None
@@ -67,6 +72,7 @@ class OrderPlan:
             num_patches=num_patches if self.kind == "training" else None,
             curriculum=_curriculum(config, update) if self.kind == "training" else CurriculumPlan(),
             split=self.split,
+            shown_images=self.shown_images,
         )
 
 
@@ -116,7 +122,10 @@ def phase_after(
     if phase.kind == "rollouts":
         if phase.name == EVAL_AFTER_CLONING:
             return _first_rl(config, temperature)
-        return Phase(DONE, "done") if phase.name == EVAL_AFTER_RL else _after_start(config, temperature, recorded)
+        if phase.name == EVAL_AFTER_RL and config.learner.recipe.eval_control_episodes_per_family:
+            return _controls(config)
+        is_last = phase.name in (EVAL_AFTER_RL, CONTROLS)
+        return Phase(DONE, "done") if is_last else _after_start(config, temperature, recorded)
     if phase.kind == "sft":
         if phase.name == CLONING:
             if _num_evaluated(config, EVAL_AFTER_CLONING):
@@ -176,6 +185,8 @@ def phase_named(name: str, config: RunConfig, *, first_seed: int, temperature: f
         return first_phase(config, temperature=temperature, recorded=recorded)
     if name in EVALUATIONS:
         return Phase(name, "rollouts", (_evaluation(config, name),))
+    if name == CONTROLS:
+        return _controls(config)
     if name == DONE:
         return Phase(DONE, "done")
     if is_check(name):
@@ -268,6 +279,14 @@ def _evaluation(config: RunConfig, name: str) -> OrderPlan:
         temperature=config.learner.recipe.eval_temperature,
         split=config.learner.recipe.eval_split,
     )
+
+
+def _controls(config: RunConfig) -> Phase:
+    """The last evaluation's first instances, without the images that belong to them."""
+    number = config.learner.recipe.eval_control_episodes_per_family
+    own = replace(_evaluation(config, EVAL_AFTER_RL), num_per_family=number)
+    orders = (replace(own, order_id=name, shown_images=shown) for name, shown in _CONTROLS.items())
+    return Phase(CONTROLS, "rollouts", tuple(orders))
 
 
 def _is_checked(config: RunConfig) -> bool:

@@ -22,8 +22,6 @@ class ChatMessage:
     text: str
     image: ScreenshotRef | None = None
     """Screenshot before the text; only formats that show images set it."""
-    lead: str = ""
-    """Text before the image."""
 
 
 @dataclass(frozen=True, slots=True)

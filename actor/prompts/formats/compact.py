@@ -18,12 +18,12 @@ row and pretend to be another part of the prompt.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 from computerrl.actor.prompts.formats.base import ChatMessage, PastAction, shown_screens
 from computerrl.actor.prompts.formats.completions import after_first_thought
-from computerrl.actor.prompts.formats.coordinates import VISION_SCALE, Grid, from_places, to_places
+from computerrl.actor.prompts.formats.coordinates import VISION_SCALE, Grid, from_places, has_place, to_places
 from computerrl.common.actions import parse_action, render_action
 from computerrl.common.actions.screen_text import app_line, element_rows, one_line
 from computerrl.common.config import PromptConfig
@@ -63,14 +63,15 @@ class CompactFormat:
 class CompactVision(CompactFormat):
     """`compact_vision`: the screen as an image, and no word about it.
 
-        Task: Select Bella and click Submit.
         [image]
+        Task: Select Bella and click Submit.
         Done: click(412, 230)
-        Action: click(500, 871)
+        Action: click(500, 071)
 
-    Coordinates run from 0 to 1000 over the whole screen. A target is a place: neither numbers nor texts of elements are accepted,
+    Coordinates run from 0 to 1000 over the whole screen. They are written with three digits, so that a digit always means the
+    same: the first one is the tenth of the screen. A target is a place: neither numbers nor texts of elements are accepted,
     since the instruction often names the text and an element's number stands nowhere. Several screenshots stand one after
-    another, the oldest first.
+    another, the oldest first. The task comes last: all that is asked about one screen shares the screen's tokens.
     """
 
     shows_images: bool = True
@@ -81,20 +82,25 @@ class CompactVision(CompactFormat):
     def messages(
         self, instruction: str, observation: Observation, rows: Sequence[str], past: Sequence[PastAction], *, num_images: int = 1
     ) -> list[ChatMessage]:
+        text = "\n".join([f"Task: {one_line(instruction)}", *_past_lines(past)])
         screens = shown_screens(observation, past, num_images=num_images)
-        task, done = f"Task: {one_line(instruction)}", "\n".join(_past_lines(past))
         if not screens:
-            return [ChatMessage("user", "\n".join(filter(None, [task, done])))]
-        first, *others = screens
-        messages = [ChatMessage("user", "", first, lead=task), *(ChatMessage("user", "", ref) for ref in others)]
-        messages[-1] = replace(messages[-1], text=done)
-        return messages
+            return [ChatMessage("user", text)]
+        return [*(ChatMessage("user", "", ref) for ref in screens[:-1]), ChatMessage("user", text, screens[-1])]
 
     def parse(self, completion: str, observation: Observation) -> Action:
-        return from_places(super().parse(completion, observation), _grid(observation))
+        call = _TEXT_OR_LEADING_ZEROS.sub(lambda found: found[1] or "", after_first_thought(completion))
+        return from_places(parse_action(call), _grid(observation))
 
     def render(self, action_text: str, observation: Observation) -> str:
-        return render_action(to_places(parse_action(action_text), _grid(observation), observation.elements))
+        action = to_places(parse_action(action_text), _grid(observation), observation.elements)
+        call = render_action(action)
+        return _TEXT_OR_NUMBER.sub(lambda found: found[1] or found[2].zfill(3), call) if has_place(action) else call
+
+
+_TEXT = r"""("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')"""
+_TEXT_OR_LEADING_ZEROS = re.compile(_TEXT + r"|(?<![\w.])0+(?=\d)")
+_TEXT_OR_NUMBER = re.compile(_TEXT + r"|(?<![\w.])(\d+)(?![\w.])")
 
 
 def _grid(observation: Observation) -> Grid:

@@ -103,5 +103,10 @@ def from_places(action: Action, grid: Grid) -> Action:
     return Action(name=action.name, args={**action.args, "target": x, "y": y})
 
 
+def has_place(action: Action) -> bool:
+    """Does ``action``, as `to_places` gives it, name a place?"""
+    return action.name == "drag_pixels" or (_takes_place(action) and action.args.get("target") is not None)
+
+
 def _takes_place(action: Action) -> bool:
     return {"target", "y"} <= {param.name for param in ACTIONS[action.name].params}

@@ -43,6 +43,18 @@ def test_phases_configured_to_nothing_left_out() -> None:
     assert walk_with(demos_per_family=0, max_updates=0, eval_episodes_per_family=0) == []
 
 
+def test_controls_play_the_last_evaluations_first_instances_with_other_images() -> None:
+    config = make_config(recipe={"eval_control_episodes_per_family": 2})
+    assert walk(config)[-2:] == ["eval-after-rl", recipe.CONTROLS]
+    phases = [recipe.phase_named(name, config, first_seed=0, temperature=1.0) for name in (recipe.EVAL_AFTER_RL, recipe.CONTROLS)]
+    (own,), controls = (phase.orders for phase in phases)
+    messages = [order.to_message(config, ["a"], policy_version=3) for order in (own, *controls)]
+    assert [one.shown_images for one in messages] == ["own", "blank", "foreign"]
+    assert [one.num_per_family for one in messages[1:]] == [2, 2]
+    assert len({(one.first_seed, one.temperature, one.split, one.max_steps) for one in messages}) == 1
+    assert len({one.order_id for one in messages}) == 3
+
+
 def test_evaluations_have_their_own_number_of_episodes_and_begin_with_the_same() -> None:
     config = make_config(
         recipe={"eval_episodes_per_family": 20, "eval_before_episodes_per_family": 2, "eval_cloned_episodes_per_family": None}
