@@ -17,7 +17,7 @@ import numpy as np
 
 from computerrl.actor.engines.base import Completion, GenerationRequest, Sampler
 from computerrl.actor.prompts.builder import Prompt, PromptBuilder
-from computerrl.actor.prompts.formats.base import PastAction
+from computerrl.actor.prompts.formats.base import PastAction, Unsayable
 from computerrl.common import log
 from computerrl.common.actions import FINAL_ACTIONS, ActionSyntaxError
 from computerrl.common.actions.targets import same_action
@@ -209,7 +209,10 @@ class _Episode:
     def _step(self) -> EndReason | None:
         observation = self.observation
         prompt = self._prompt.build(self._instruction, observation, self._history)
-        chosen = self._demonstrate() if self._assignment.kind == "demonstration" else self._generate(prompt)
+        try:
+            chosen = self._demonstrate() if self._assignment.kind == "demonstration" else self._generate(prompt)
+        except Unsayable:
+            return "off_demonstration"
         began = time.perf_counter()
         acted = self._act(chosen) if self._assignment.num_patches is None else self._act_beside_demonstrator(chosen)
         desktop_s = time.perf_counter() - began + chosen.demonstrate_s
@@ -233,7 +236,11 @@ class _Episode:
 
     def _act_beside_demonstrator(self, chosen: _Chosen) -> _Acted:
         """Do the demonstrator's action, chosen or not; end the episode instead when it was not chosen and no patch is left."""
-        expert = self._demonstrate()
+        try:
+            expert = self._demonstrate()
+        except Unsayable as error:
+            reason = f"the demonstrator's action cannot be said: {error}"
+            return _Acted(format_ok=self._is_action(chosen), error=reason, end="off_demonstration")
         deviation = self._deviation(chosen, expert)
         if deviation is None:
             return replace(self._act(chosen), matched=True)
@@ -258,11 +265,23 @@ class _Episode:
         return _Acted(format_ok=True, error=f"the demonstrator did {expert.text}", matched=False)
 
     def _demonstrate(self) -> _Chosen:
+        """The demonstrator's next action, as the policy would have to say it. Raises `Unsayable`, with a warning in the log."""
         began = time.perf_counter()
         with self._setting.during("desktop"):
             action_text = self._desktops.demonstrate(self._lease)
+        task = self._assignment.task
         try:
-            text = self._prompt.render(action_text, self.observation)
+            text = self._prompt.render(action_text, self.observation, seed=f"{task.task_id}:{len(self.steps)}")
+        except Unsayable as error:
+            log.get_logger().warning(
+                "demonstration.unsayable",
+                family=task.family,
+                seed=task.seed,
+                reason=error.reason,
+                action=action_text,
+                detail=str(error),
+            )
+            raise
         except LookupError as error:
             raise TaskFailed(f"the demonstrated {action_text:.200} cannot be said to this screen: {error.args[0]}") from error
         tokens = self._prompt.encode_action(text)
@@ -310,20 +329,27 @@ class _Episode:
             raise ActionSyntaxError(f"cut off after {len(chosen.tokens)} tokens")
         return self._prompt.parse(chosen.text, self.observation)
 
+    def _is_action(self, chosen: _Chosen) -> bool:
+        try:
+            self._parse(chosen)
+        except ActionSyntaxError:
+            return False
+        return True
+
     def _act(self, chosen: _Chosen) -> _Acted:
         """Do the chosen action."""
         text = chosen.text
         try:
             action = self._parse(chosen)
         except ActionSyntaxError as error:
-            self._history.append(PastAction(text, error=str(error), screenshot=self.observation.screenshot))
+            self._history.append(PastAction(text, error=str(error), is_malformed=True, screenshot=self.observation.screenshot))
             return _Acted(format_ok=False, error=str(error))
         if action.name in FINAL_ACTIONS:
             return _Acted(format_ok=True, end="done_action" if action.name == "done" else "fail_action")
         with self._setting.during("desktop"):
             result = self._desktops.step(self._lease, action, completion=text)
         shown, self.observation = self.observation.screenshot, result.observation
-        self._history.append(PastAction(text, result.action_error, result.observation.result, screenshot=shown))
+        self._history.append(PastAction(text, result.action_error, result=result.observation.result, screenshot=shown))
         return _Acted(
             format_ok=True,
             error=result.action_error,

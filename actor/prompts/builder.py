@@ -21,6 +21,7 @@ from computerrl.actor.engines.base import RequestImage
 from computerrl.actor.prompts.formats import make_format
 from computerrl.actor.prompts.formats.base import ChatMessage, PastAction
 from computerrl.actor.prompts.formats.completions import without_opening
+from computerrl.actor.prompts.formats.coordinates import thousand
 from computerrl.actor.prompts.images import ImageTokens
 from computerrl.actor.prompts.tokenizer import FolderTokenizer, Tokenizer
 from computerrl.common import log
@@ -66,7 +67,8 @@ class PromptBuilder:
         Raises `ConfigError` when this tokenizer or the token budget is not enough for the format."""
         self._tokenizer = tokenizer
         self._config = config
-        self._format = make_format(config, actions=actions)
+        extents = thousand if images is None else images.extents(config.coordinates)
+        self._format = make_format(config, actions=actions, extents=extents)
         if self._format.shows_images and images is None:
             reason = f"{config.format} shows images, and this builder has none"
             raise ConfigError([Problem("actor.prompt.format", reason, "use computerrl_text (the screen as rows) or compact")])
@@ -194,9 +196,11 @@ class PromptBuilder:
         give = {"own": self._images.image, "blank": self._images.blank, "foreign": self._images.foreign}[shown]
         return tuple(map(give, prompt.images))
 
-    def render(self, action_text: str, observation: Observation) -> str:
-        """Completion that stands for a demonstrated action. Raises `LookupError` when its target is not on screen."""
-        return without_opening(self._format.render(action_text, observation).strip(), self._opening)
+    def render(self, action_text: str, observation: Observation, *, seed: str = "") -> str:
+        """Completion that stands for a demonstrated action; ``seed`` decides its points in elements.
+
+        Raises `LookupError` when its target is not on screen, and `Unsayable` when the format cannot say it."""
+        return without_opening(self._format.render(action_text, observation, seed=seed).strip(), self._opening)
 
     def encode_action(self, completion: str) -> np.ndarray:
         """[A] int32, tokens of ``completion`` as the policy would have to sample them, end token included."""

@@ -9,7 +9,9 @@ from pathlib import Path
 from PIL import Image
 
 from computerrl.actor.engines.base import RequestImage
+from computerrl.actor.prompts.formats.coordinates import Extents, thousand
 from computerrl.actor.prompts.tokenizer import Tokenizer
+from computerrl.common.config import Coordinates
 from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.messages import ScreenshotRef
 from computerrl.common.vision.layout import image_text
@@ -43,6 +45,16 @@ class ImageTokens:
     def token(self) -> int:
         """Id of the image token."""
         return self._screens.image_token
+
+    def extents(self, coordinates: Coordinates) -> Extents:
+        """Extents of the coordinates that the policy writes. Raises `ConfigError` for those that the family does not have."""
+        kind = self._screens.coordinates if coordinates == "auto" else coordinates
+        if kind == "thousand":
+            return thousand
+        if not self._screens.has_pixels:
+            reason = "pixels, but the model cuts an image into tiles, and none of its sizes is the image's"
+            raise ConfigError([Problem("actor.prompt.coordinates", reason, "set it to auto or thousand")])
+        return self._screens.resized
 
     def text(self, ref: ScreenshotRef) -> str:
         """Text of the tokens of ``ref``. Raises `PictureError` for a size that the model does not take."""

@@ -66,6 +66,29 @@ def bind_call(node: ast.expr, specs: Mapping[str, ActionSpec]) -> Action:
     return Action(name=spec.name, args=_bind(spec, node))
 
 
+def bind_values(spec: ActionSpec, values: Mapping[str, object]) -> Action:
+    """The call of ``spec`` with ``values`` as arguments. Raises `ActionSyntaxError` for values that do not fit."""
+    by_name = {param.name: param for param in spec.params}
+    for name in values:
+        if name not in by_name:
+            raise _unknown_argument(spec, name)
+    return Action(spec.name, _with_defaults(spec, {name: _checked(spec, by_name[name], value) for name, value in values.items()}))
+
+
+def complete(name: str, **args: object) -> Action:
+    """Action ``name`` with ``args``, and defaults for its other parameters."""
+    return Action(name=name, args={param.name: args.get(param.name, param.default) for param in ACTIONS[name].params})
+
+
+def is_with(action: Action, name: str, **args: object) -> bool:
+    """Whether ``action`` is ``name`` with ``args``, and defaults for its other parameters, wherever it acts."""
+    expected = {param.name: args.get(param.name, param.default) for param in ACTIONS[name].params if param.name not in _PLACE}
+    return action.name == name and all(action.args.get(key, value) == value for key, value in expected.items())
+
+
+_PLACE = ("target", "y")
+
+
 def render_action(action: Action) -> str:
     """The shortest text that `parse_action` reads back as ``action``."""
     return render_call(ACTIONS[action.name], action.args)
@@ -114,17 +137,26 @@ def _bind(spec: ActionSpec, call: ast.Call) -> dict[str, object]:
     by_name = {param.name: param for param in spec.params}
     for keyword in call.keywords:
         if keyword.arg is None or keyword.arg not in by_name:
-            taken = ", ".join(by_name) or "none"
-            raise ActionSyntaxError(f"{spec.name} has no argument {keyword.arg or '**'!r:.80}: it takes {taken}")
+            raise _unknown_argument(spec, keyword.arg or "**")
         if keyword.arg in given:
             raise ActionSyntaxError(f"{spec.name} got {keyword.arg!r} twice")
         given[keyword.arg] = _value(spec, by_name[keyword.arg], keyword.value)
+    return _with_defaults(spec, given)
+
+
+def _unknown_argument(spec: ActionSpec, name: str) -> ActionSyntaxError:
+    taken = ", ".join(param.name for param in spec.params) or "none"
+    return ActionSyntaxError(f"{spec.name} has no argument {name!r:.80}: it takes {taken}")
+
+
+def _with_defaults(spec: ActionSpec, given: Mapping[str, object]) -> dict[str, object]:
+    args = dict(given)
     for param in spec.params:
-        if param.name not in given:
+        if param.name not in args:
             if param.default is ...:
                 raise ActionSyntaxError(f"{spec.name} needs {param.name!r}")
-            given[param.name] = param.default
-    return given
+            args[param.name] = param.default
+    return args
 
 
 def _value(spec: ActionSpec, param: Param, node: ast.expr) -> object:
@@ -132,6 +164,11 @@ def _value(spec: ActionSpec, param: Param, node: ast.expr) -> object:
         value = ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
         raise ActionSyntaxError(f"{spec.name}: {param.name!r} is not a literal") from error
+    return _checked(spec, param, value)
+
+
+def _checked(spec: ActionSpec, param: Param, value: object) -> object:
+    """``value`` where it fits ``param``."""
     if value is None and param.default is None:
         return None
     # bool is an int in Python, but True is no element number.

@@ -58,7 +58,7 @@ def _meant(elements: Sequence[Element], args: Mapping[str, Any]) -> dict[str, An
     for name in ("target", "source"):
         target = args.get(name)
         if name == "target" and isinstance(target, int) and args.get("y") is not None:
-            element = _at(elements, target, args["y"])
+            element = element_at(elements, target, args["y"])
             if element is not None:
                 meant |= {name: element.number, "y": None}
         elif isinstance(target, int | str):
@@ -69,8 +69,8 @@ def _meant(elements: Sequence[Element], args: Mapping[str, Any]) -> dict[str, An
     return meant
 
 
-def _at(elements: Sequence[Element], x: int, y: int) -> Element | None:
-    """The smallest element that holds a point."""
+def element_at(elements: Sequence[Element], x: int, y: int) -> Element | None:
+    """The smallest element that holds a pixel; None: no element does."""
     holding = [one for one in elements if abs(x - one.x) * 2 <= one.width and abs(y - one.y) * 2 <= one.height]
     return min(holding, key=lambda one: one.width * one.height, default=None)
 

@@ -3,7 +3,7 @@
 Each area has its own file here; `RunConfig` puts them together. Nothing here starts, imports or touches anything.
 """
 
-from computerrl.common.config.actor import ActorConfig, EndpointConfig, PromptConfig
+from computerrl.common.config.actor import ActorConfig, Coordinates, EndpointConfig, PromptConfig
 from computerrl.common.config.broker import BrokerConfig
 from computerrl.common.config.cluster import ClusterConfig
 from computerrl.common.config.curriculum import CurriculumConfig, RolloutsConfig
@@ -27,6 +27,7 @@ __all__ = [
     "AlgorithmConfig",
     "BrokerConfig",
     "ClusterConfig",
+    "Coordinates",
     "CurriculumConfig",
     "DesktopConfig",
     "EndpointConfig",

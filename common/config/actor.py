@@ -9,30 +9,50 @@ from pydantic import Field, field_validator, model_validator
 
 from computerrl.common.config.base import MAX_PROCESSES, Place, Section
 
-COMPUTERRL_PROMPT: Mapping[str, int] = {
+IMAGE_FORMATS = frozenset({"compact_vision", "computerrl_vision", "ui_tars", "qwen_computer_use"})
+"""Values of `actor.prompt.format` whose prompts show screenshots."""
+
+LONG_FORMATS = frozenset({"computerrl_text", "computerrl_vision", "ui_tars", "qwen_computer_use"})
+"""Values of `actor.prompt.format` with a system text and turns of a chat. They have defaults of their own."""
+
+BY_HAND_FORMATS = frozenset({"ui_tars", "qwen_computer_use"})
+"""Values of `actor.prompt.format` without calls of applications."""
+
+Coordinates = Literal["auto", "thousand", "pixels"]
+
+LONG_PROMPT: Mapping[str, int] = {
     "max_elements": 300,
     "max_toolbar_elements": 300,
     "max_element_chars": 120,
     "max_prompt_tokens": 4096,
 }
-"""Defaults of the prompt's settings in a ComputerRL format. 300 rows are the published number."""
+"""Defaults of the prompt's settings in a long format. 300 rows are the published number of ComputerRL."""
 
-COMPUTERRL_NEW_TOKENS = 256
-"""Default of `actor.max_new_tokens` in a ComputerRL format, for a thought, fences and a call."""
+LONG_NEW_TOKENS = 256
+"""Default of `actor.max_new_tokens` in a long format, for a thought and a call."""
 
-MIN_COMPUTERRL_NEW_TOKENS = 48
-"""Minimum of `actor.max_new_tokens` in a ComputerRL format. Tags, fences and the shortest call alone take about 30 tokens."""
+MIN_LONG_NEW_TOKENS = 48
+"""Minimum of `actor.max_new_tokens` in a long format. Tags, fences and the shortest call alone take about 30 tokens."""
 
 
 class PromptConfig(Section):
     """Settings of the prompt: how an observation becomes tokens. Read by the actors."""
 
-    format: Literal["compact", "compact_vision", "computerrl_text", "computerrl_vision"] = "compact"
+    format: Literal["compact", "compact_vision", "computerrl_text", "computerrl_vision", "ui_tars", "qwen_computer_use"] = (
+        "compact"
+    )
     """Format of prompt and completion, demonstrations included. `compact`: few tokens, numbered elements, one call as the
     completion. `computerrl_text`: the published prompt. It shows rows with centres and sizes, lists the calls, and expects a
     thought and a Python block; it always uses the chat template. `computerrl_vision`: the same prompt with a screenshot.
-    `compact_vision`: the task and the screenshot, and one call with coordinates from 0 to 1000 as the completion. Formats with
-    images need a vision-language model, and the engine `transformers` in the actor's own process."""
+    `compact_vision`: the task and the screenshot, and one call with coordinates as the completion. `ui_tars`: a screenshot, and
+    the thought and call of the UI-TARS models. `qwen_computer_use`: a screenshot, and the tool call of Qwen's function
+    `computer_use`. The last two have no calls of applications and need `tasks.actions: gui`. All but the compact ones are long:
+    they have a system text and show earlier steps as turns of a chat. Formats with images need a vision-language model, and the
+    engine `transformers` in the actor's own process."""
+    coordinates: Coordinates = "auto"
+    """Coordinates in the completions of a format that shows images. `thousand`: 0 to 1000 over the whole screen. `pixels`: pixels
+    of the screenshot as the model's image processor resizes it. `auto`: those of the model's family, which are pixels for
+    Qwen2.5-VL and thousandths for all others."""
     images: int = Field(1, ge=1)
     """Maximum number of screenshots in a prompt of a format that shows images: the screen of now and earlier ones. Earlier ones
     are left out, from the oldest, where `max_prompt_tokens` does not allow for them."""
@@ -40,27 +60,29 @@ class PromptConfig(Section):
     """Number of the oldest screenshots that are left out at a time, once an episode has more than `images`. Above 1, more prompts
     of an episode begin alike, which engines compute once. It is at most `images`."""
     max_elements: int = Field(14, ge=1)
-    """Maximum number of element rows in a prompt. Content rows go before toolbars and menus. The default is 300 in a ComputerRL
+    """Maximum number of element rows in a prompt. Content rows go before toolbars and menus. The default is 300 in a long
     format. `desktop.max_elements` limits the rows of the observation before this limit applies."""
     max_toolbar_elements: int = Field(3, ge=0)
-    """Maximum number of toolbar, menu and status-bar rows among `max_elements`. The default is 300 in a ComputerRL format."""
+    """Maximum number of toolbar, menu and status-bar rows among `max_elements`. The default is 300 in a long format."""
     max_element_chars: int = Field(32, ge=4)
-    """Maximum number of characters of an element's text; a longer text is cut. The default is 120 in a ComputerRL format."""
+    """Maximum number of characters of an element's text; a longer text is cut. The default is 120 in a long format."""
     window_title: bool = True
-    """Whether the prompt shows the active window's title beside the name of its application."""
+    """Whether the prompt shows the active window's title beside the name of its application. False in a format that shows images:
+    no text tells what is on the screen. Application and title are both left out, the calls listed are those of the desktop,
+    thoughts of demonstrations name no element, and of an action that a desktop refused it is only told that it was not done."""
     history_steps: int = Field(4, ge=0)
     """Number of earlier actions that a prompt shows, the newest last."""
     max_prompt_tokens: int = Field(256, ge=32)
     """Maximum number of tokens of a prompt. Rows are left out from the end until the prompt fits. The default is 4096 in a
-    ComputerRL format, whose list of calls alone takes 800 to 1,500 tokens."""
+    long format, such as `computerrl_text`, whose list of calls alone takes 800 to 1,500 tokens."""
     chat_template: bool = False
-    """Whether prompts are wrapped in the tokenizer's chat template, which takes about 30 more tokens on SmolLM2. ComputerRL
+    """Whether prompts are wrapped in the tokenizer's chat template, which takes about 30 more tokens on SmolLM2. Long
     formats always are."""
 
     @property
     def shows_images(self) -> bool:
         """Whether prompts of this format show screenshots."""
-        return self.format.endswith("_vision")
+        return self.format in IMAGE_FORMATS
 
     @model_validator(mode="after")
     def _check_stride(self) -> Self:
@@ -72,8 +94,8 @@ class PromptConfig(Section):
     @classmethod
     def _fill_format(cls, given: Any) -> Any:
         """Fill in the format's defaults for fields not given, so that the resolved configuration shows the values in use."""
-        if isinstance(given, dict) and str(given.get("format", "")).startswith("computerrl"):
-            return {**COMPUTERRL_PROMPT, **given}
+        if isinstance(given, dict) and str(given.get("format")) in LONG_FORMATS:
+            return {**LONG_PROMPT, **given}
         return given
 
 
@@ -143,7 +165,7 @@ class ActorConfig(Section):
     sample, as they always do in evaluations."""
     max_new_tokens: int = Field(32, ge=1)
     """Maximum number of tokens of a completion. A longer completion is cut and counts as badly formed. The default is 256 in a
-    ComputerRL format."""
+    long format."""
     max_draft_tokens: int = Field(8, ge=0)
     """Maximum number of tokens of a completion that are guessed from earlier completions and computed in one pass (speculative
     sampling). Sampled tokens and their probabilities are the same as without guesses. 0: no guesses. Only the engine
@@ -185,6 +207,6 @@ class ActorConfig(Section):
     @classmethod
     def _fill_answer(cls, given: Any) -> Any:
         prompt = given.get("prompt") if isinstance(given, dict) else None
-        if isinstance(prompt, dict) and str(prompt.get("format", "")).startswith("computerrl"):
-            return {"max_new_tokens": COMPUTERRL_NEW_TOKENS, **given}
+        if isinstance(prompt, dict) and str(prompt.get("format")) in LONG_FORMATS:
+            return {"max_new_tokens": LONG_NEW_TOKENS, **given}
         return given

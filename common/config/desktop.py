@@ -43,7 +43,8 @@ class DesktopConfig(Section):
     observation: Literal["tree", "screenshot", "both"] = "both"
     """Content of an observation. `tree`: accessibility rows. `screenshot`: a stored screenshot. `both`: rows and screenshot."""
     screenshot_format: Literal["webp", "png", "jpeg"] = "webp"
-    """File format of stored screenshots."""
+    """File format of stored screenshots. The default is png where `actor.prompt.format` shows images: a policy sees what is
+    stored, and the lossy formats blur small texts."""
     max_elements: int = Field(120, ge=1)
     """Maximum number of accessibility rows in an observation."""
     settle_quiet_s: float = Field(0.03, ge=0.0)

@@ -6,11 +6,11 @@ import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from computerrl.common.config.actor import MIN_COMPUTERRL_NEW_TOKENS, ActorConfig
+from computerrl.common.config.actor import BY_HAND_FORMATS, IMAGE_FORMATS, LONG_FORMATS, MIN_LONG_NEW_TOKENS, ActorConfig
 from computerrl.common.config.base import Place, Section
 from computerrl.common.config.broker import BrokerConfig
 from computerrl.common.config.cluster import ClusterConfig
@@ -174,6 +174,17 @@ class RunConfig(Section):
     cluster: ClusterConfig = ClusterConfig()
     """Number of nodes of a run on more than one machine."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_screenshot_format(cls, given: Any) -> Any:
+        """Store screenshots without loss where a policy reads them, unless the configuration names a format."""
+        if not isinstance(given, dict) or str(_inner(given, "actor", "prompt", "format")) not in IMAGE_FORMATS:
+            return given
+        desktop = given.get("desktop", {})
+        if isinstance(desktop, DesktopConfig) and "screenshot_format" not in desktop.model_fields_set:
+            return {**given, "desktop": desktop.model_copy(update={"screenshot_format": "png"})}
+        return {**given, "desktop": {"screenshot_format": "png", **desktop}} if isinstance(desktop, dict) else given
+
     def first_seed(self, split: Split) -> int:
         """First task seed of ``split`` in this run. Demonstrations and training instances begin elsewhere for each of 100 values
         of ``seed``; held-out ones are the same for all."""
@@ -217,6 +228,13 @@ class RunConfig(Section):
     def longest_sample(self) -> int:
         """Maximum number of tokens of a prompt and its completion."""
         return self.actor.prompt.max_prompt_tokens + self.actor.max_new_tokens
+
+
+def _inner(tree: Any, *names: str) -> Any:
+    """The value below ``names`` in a tree of mappings and sections; None where there is none."""
+    for name in names:
+        tree = tree.get(name) if isinstance(tree, dict) else getattr(tree, name, None)
+    return tree
 
 
 def load_config(path: str | Path, *, overrides: Sequence[str] = ()) -> RunConfig:
@@ -399,8 +417,11 @@ def _prompt_problems(config: RunConfig) -> list[Problem]:
         problems.append(Problem("learner.recipe.eval_control_episodes_per_family", reason, "set it to 0"))
     num_tokens = config.actor.max_new_tokens
     # Serial mode is for looking at the loop with an untrained model, whose answers are cut anyway.
-    if name.startswith("computerrl") and num_tokens < MIN_COMPUTERRL_NEW_TOKENS and config.mode == "processes":
-        reason = f"{num_tokens} tokens cut every completion of {name} (a thought, fences and a call)"
-        step = f"set it to at least {MIN_COMPUTERRL_NEW_TOKENS}, better 256"
+    if name in LONG_FORMATS and num_tokens < MIN_LONG_NEW_TOKENS and config.mode == "processes":
+        reason = f"{num_tokens} tokens cut every completion of {name} (a thought and a call)"
+        step = f"set it to at least {MIN_LONG_NEW_TOKENS}, better 256"
         problems.append(Problem("actor.max_new_tokens", reason, step))
+    if name in BY_HAND_FORMATS and config.tasks.actions != "gui":
+        reason = f"{config.tasks.actions}, but {name} has no calls of applications"
+        problems.append(Problem("tasks.actions", reason, "set it to gui"))
     return problems

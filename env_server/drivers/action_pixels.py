@@ -50,8 +50,8 @@ class ActionResolver:
         return element.x, element.y
 
     def _drag_path(self, path: list[int]) -> list[int]:
-        if len(path) % 2 or not 4 <= len(path) <= 2 * _MAX_DRAG_POINTS:
-            raise LookupError(f"a path is x, y, x, y, ...: 2 to {_MAX_DRAG_POINTS} pixels, not {len(path)} numbers")
+        if len(path) % 2 or not 2 <= len(path) <= 2 * _MAX_DRAG_POINTS:
+            raise LookupError(f"a path is x, y, x, y, ...: 1 to {_MAX_DRAG_POINTS} pixels, not {len(path)} numbers")
         for x, y in zip(path[::2], path[1::2], strict=True):
             self._pixel(x, y)
         return path

@@ -18,7 +18,7 @@ from computerrl.learner.phases.versions import PolicyVersions
 from computerrl.learner.phases.work import Ended, PhaseTimer, Tick
 from computerrl.learner.recipe import orders, recipe
 from computerrl.learner.recipe.budget import RunBudget
-from computerrl.learner.recipe.state import LoopState
+from computerrl.learner.recipe.state import LoopState, Tally
 from computerrl.learner.supervised.pool import EpisodePool, keep_demonstration
 
 
@@ -63,12 +63,16 @@ class RolloutTallies:
             return "phase_closed"
         tally.num_given_up += group.num_given_up
         for trajectory in group.trajectories:
-            tally.add(trajectory.task.family, success=trajectory.success)
+            is_off = trajectory.end_reason == "off_demonstration"
+            tally.add(trajectory.task.family, success=trajectory.success, is_off_demonstration=is_off)
             if group.kind == "demonstration":
                 keep_demonstration(trajectory, self._demonstrations)
         order = next((order for order in self._orders if order.order_id == name), None)
-        if order is not None and order.kind == "evaluation" and not self.num_missing(order):
-            self._record_evaluation(order)
+        if order is not None and not self.num_missing(order):
+            if order.kind == "evaluation":
+                self._record_evaluation(order)
+            else:
+                self._record_demonstrations(order)
         return "demonstrated" if group.kind == "demonstration" else "evaluated"
 
     def cut(self) -> None:
@@ -80,7 +84,7 @@ class RolloutTallies:
 
     def _record_evaluation(self, order: recipe.OrderPlan) -> None:
         tally = self._state.tallies[order.order_id]
-        families = {name: {"successes": s, "episodes": n} for name, (s, n) in sorted(tally.families.items())}
+        families = _by_family(tally)
         result: dict[str, Any] = {"success": tally.success, "families": families, "policy_version": self._state.policy_version}
         if tally.num_given_up:
             result["num_given_up"] = tally.num_given_up
@@ -89,6 +93,17 @@ class RolloutTallies:
         self._state.evaluations[order.order_id] = result
         self._records.event("evaluation", phase=order.order_id, **result)
         log.get_logger().info("evaluation.done", phase=order.order_id, success=round(tally.success, 3))
+
+    def _record_demonstrations(self, order: recipe.OrderPlan) -> None:
+        tally = self._state.tallies[order.order_id]
+        result = {"success": tally.success, "families": _by_family(tally), "off_demonstration": tally.off_demonstration}
+        self._records.event("demonstrations", phase=order.order_id, **result)
+        if tally.off_demonstration:
+            log.get_logger().warning("demonstrations.unsayable", phase=order.order_id, families=tally.off_demonstration)
+
+
+def _by_family(tally: Tally) -> dict[str, dict[str, int]]:
+    return {name: {"successes": s, "episodes": n} for name, (s, n) in sorted(tally.families.items())}
 
 
 class RolloutWork:

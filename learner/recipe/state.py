@@ -22,12 +22,16 @@ class Tally:
     """Family -> [successes, episodes]."""
     num_given_up: int = 0
     """Episodes that could not be played."""
+    off_demonstration: dict[str, int] = field(default_factory=dict)
+    """Family -> episodes whose demonstrator did what the prompt's format cannot say."""
 
-    def add(self, family: str, *, success: bool) -> None:
+    def add(self, family: str, *, success: bool, is_off_demonstration: bool = False) -> None:
         """One episode."""
         entry = self.families.setdefault(family, [0, 0])
         entry[0] += int(success)
         entry[1] += 1
+        if is_off_demonstration:
+            self.off_demonstration[family] = self.off_demonstration.get(family, 0) + 1
 
     @property
     def num_episodes(self) -> int:

@@ -32,10 +32,26 @@ class PastAction:
     """Whole completion that held the action."""
     error: str = ""
     """Why it could not be done."""
+    is_malformed: bool = False
+    """Whether the completion held no action. ``error`` then speaks of the completion alone, else it is the desktop's and may name
+    what is on screen."""
     result: str = ""
     """What its API call returned."""
     screenshot: ScreenshotRef | None = None
     """Screen on which it was chosen."""
+
+
+WhyUnsayable = Literal["no_form", "no_visible_point"]
+"""`no_form`: the format has no words for the action. `no_visible_point`: the action's element shows no point that a policy could
+name."""
+
+
+class Unsayable(Exception):
+    """A demonstrated action that a policy could not choose in this format; the task is not to blame."""
+
+    def __init__(self, reason: WhyUnsayable, detail: str) -> None:
+        super().__init__(detail)
+        self.reason: WhyUnsayable = reason
 
 
 class PromptFormat(Protocol):
@@ -61,10 +77,11 @@ class PromptFormat(Protocol):
     def parse(self, completion: str, observation: Observation) -> Action:
         """Action in a completion for ``observation``. Raises `common.actions.ActionSyntaxError` with a message for the agent."""
 
-    def render(self, action_text: str, observation: Observation) -> str:
+    def render(self, action_text: str, observation: Observation, *, seed: str = "") -> str:
         """Completion that `parse` reads as the action in ``action_text`` (`common.actions` grammar), for demonstrations.
 
-        Raises `LookupError` when the action means an element that is not on screen or a place outside it.
+        ``seed``: decides the points at which a format with images acts on elements; equal seeds give equal points. Raises
+        `LookupError` when the action means an element that is not on screen or a place outside it, and `Unsayable`.
         """
 
 

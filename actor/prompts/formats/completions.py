@@ -6,6 +6,7 @@ every other character that Unicode counts as a line break.
 
 from __future__ import annotations
 
+import ast
 import re
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -185,3 +186,30 @@ def _dedented(lines: list[str]) -> str:
     first = next((line for line in lines if line.strip()), "")
     margin = first[: len(first) - len(first.lstrip(" \t"))]
     return "\n".join(line.removeprefix(margin) for line in lines)
+
+
+# --- calls -----------------------------------------------------------------------------------------------------------
+
+_CALL_BEGINS = re.compile(r"\s*[A-Za-z]\w*(\.\w+)?\s*\(")
+
+
+def first_statement(source: str, *, where: str, example: str) -> ast.Expr:
+    """The expression with which ``source`` begins, as a syntax tree; nothing is evaluated. ``where`` and ``example``: place and
+    form of a call, for messages. Raises `ActionSyntaxError`."""
+    # Prose after the call makes the text no Python; the call is its first line then.
+    lines = [line for line in source.split("\n") if line.strip() and not line.lstrip().startswith("#")]
+    reason, body = "", list[ast.stmt]()
+    for text in (source, *lines[:1]):
+        try:
+            body = ast.parse(text.strip()).body
+        except SyntaxError as error:
+            reason = error.msg
+        except (ValueError, RecursionError, MemoryError):
+            reason = "no valid source"
+        if body:
+            break
+    if not body and lines and _CALL_BEGINS.match(lines[0]):
+        raise ActionSyntaxError(f"the call is not valid Python ({reason}): write it like {example}")
+    if not body or not isinstance(body[0], ast.Expr):
+        raise ActionSyntaxError(f"{where} does not begin with a call")
+    return body[0]

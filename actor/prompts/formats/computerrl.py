@@ -1,7 +1,7 @@
 """ComputerRL's two formats (arXiv 2508.14040, released evaluation code), its idea in our own words.
 
-Text: the accessibility tree as rows of tag, text, centre and size; vision: a screenshot, and coordinates from 0 to 1000 on a
-screen of any size. The answer is a thought and one fenced Python block with one call:
+Text: the accessibility tree as rows of tag, text, centre and size; vision: a screenshot, and coordinates of its model's family.
+The answer is a thought and one fenced Python block with one call:
 
     <think>
     The button Submit ends the form.
@@ -18,36 +18,23 @@ well, a call's text may hold any character, and earlier turns are shown as turns
 from __future__ import annotations
 
 import ast
-import re
+import functools
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from computerrl.actor.prompts.formats.base import ChatMessage, PastAction, shown_screens
-from computerrl.actor.prompts.formats.completions import after_thoughts, first_block
-from computerrl.actor.prompts.formats.coordinates import VISION_SCALE, Grid
+from computerrl.actor.prompts.formats.completions import after_thoughts, first_block, first_statement
+from computerrl.actor.prompts.formats.conversation import Conversation, coordinates_in_words, demonstrated_thought
+from computerrl.actor.prompts.formats.coordinates import Extents, Grid, at_centre, thousand
+from computerrl.actor.prompts.formats.points import make_aim
 from computerrl.actor.prompts.formats.published_calls import BY_HAND, CALLS, CLASSES, from_action, to_action
-from computerrl.common.actions import (
-    ACTIONS,
-    FINAL_ACTIONS,
-    MAX_ACTION_CHARS,
-    ActionSyntaxError,
-    bind_call,
-    calls_application,
-    parse_action,
-    render_call,
-)
-from computerrl.common.actions.screen_text import SHOWN_STATES, cut, one_line
+from computerrl.common.actions import MAX_ACTION_CHARS, ActionSyntaxError, bind_call, parse_action, render_call
+from computerrl.common.actions.screen_text import SHOWN_STATES, one_line
 from computerrl.common.actions.spec import ActionSpec, Param
-from computerrl.common.actions.targets import find_target
 from computerrl.common.config import Actions, PromptConfig
 from computerrl.common.messages import Action, Element, Observation
 
 MAX_BLOCK_CHARS = 2 * MAX_ACTION_CHARS
 """Twice, since a call written with our names may come out longer with the published ones."""
-
-MAX_PAST_CHARS = 2000
-"""Maximum number of characters of an earlier completion, and of its result, in a prompt."""
-MAX_THOUGHT_CHARS = 160
 
 WORDS: Mapping[str, str] = {"WAIT": "wait", "DONE": "done", "FAIL": "fail"}
 """Accepted in place of a call."""
@@ -86,66 +73,35 @@ _TEXT_SCREEN = (
     "one row for each element, with tabs between tag, text, centre (x, y), size (w, h) and states. Coordinates are pixels from "
     "the top left corner of the screen."
 )
-_VISION_SCREEN = (
-    "a picture of the screen. Coordinates are relative: x goes from 0 at the left edge to 1000 at the right one, y from 0 at the "
-    "top to 1000 at the bottom."
-)
-_CALL_BEGINS = re.compile(r"\s*[A-Za-z]\w*(\.\w+)?\s*\(")
 _FENCE = "```"
 _EXAMPLE = f"{_FENCE}python\nAgent.click([412, 230])\n{_FENCE}"
 
 
-class _ComputerRL:
+class _ComputerRL(Conversation):
     """What both formats share; see `actor.prompts.formats.base.PromptFormat`."""
 
-    plain_cue: str | None = None
-    shows_images: bool = False
     apps: tuple[str, ...] = tuple(_APP_AREAS)
-    _scale: ClassVar[int | None] = None
-    _words: ClassVar[Mapping[str, str]] = {}
-    """Words of `_HEAD` about the screen and about the completion."""
+    _where: ClassVar[str] = ""
+    """Words of `_HEAD` about the place of the block."""
 
-    def __init__(self, config: PromptConfig, *, actions: Actions = "api_gui") -> None:
-        self._config = config
+    def __init__(self, config: PromptConfig, *, actions: Actions = "api_gui", extents: Extents | None = None) -> None:
+        super().__init__(config, extents=extents)
         self._actions = actions
-        self._systems = {app: self._system(app) for app in self.apps}
+        self._system = functools.lru_cache(64)(self._make_system)
 
-    def rows(self, instruction: str, observation: Observation) -> list[str]:
-        return []
+    def _system_text(self, observation: Observation) -> str:
+        # The list of an application's calls tells which one is in front.
+        return self._system("" if self.hides_names else observation.app, self._grid(observation))
 
-    def messages(
-        self, instruction: str, observation: Observation, rows: Sequence[str], past: Sequence[PastAction], *, num_images: int = 0
-    ) -> list[ChatMessage]:
-        """System, then a user and an assistant turn for each past action, then the screen of now.
-
-        Earlier turns show their screenshots while there are fewer than ``num_images`` newer ones."""
-        system = self._systems.get(observation.app) or self._system(observation.app)
-        before = [f"Task: {one_line(instruction)}"]
-        turns = [ChatMessage("system", system)]
-        for num_newer, action in zip(range(len(past), 0, -1), past, strict=True):
-            image = action.screenshot if num_newer < num_images else None
-            left_out = [] if image is not None else ["(The screen of that turn is left out.)"]
-            turns.append(ChatMessage("user", "\n".join([*before, *left_out]), image))
-            turns.append(ChatMessage("assistant", cut(action.text, MAX_PAST_CHARS)))
-            before = [_outcome(action)]
-        shown = observation.screenshot if num_images else None
-        turns.append(ChatMessage("user", "\n".join([*before, *self._screen(observation, rows)]), shown))
-        return turns
-
-    def _system(self, app: str) -> str:
+    def _make_system(self, app: str, grid: Grid) -> str:
         example = f"<think>\nWhy this action is the next one.\n</think>\n{self._wrapped(_EXAMPLE)}"
-        head = _HEAD.format(**self._words, example=example, advice=_ADVICE if self._actions == "api_gui" else "")
+        advice = _ADVICE if self._actions == "api_gui" else ""
+        head = _HEAD.format(screen=self._screen_words(grid), where=self._where, example=example, advice=advice)
         return head + "\n".join(call_lines(app, actions=self._actions))
 
-    def _screen(self, observation: Observation, rows: Sequence[str]) -> list[str]:
-        title = f", window: {one_line(observation.window_title, 80)}" if self._config.window_title else ""
-        return [f"Application in front: {one_line(observation.app, 32) or 'none'}{title}"]
-
-    def parse(self, completion: str, observation: Observation) -> Action:
-        try:
-            return self._action(completion, self._grid(observation))
-        except ActionSyntaxError as error:
-            raise ActionSyntaxError(f"Invalid action: {error}") from error
+    def _screen_words(self, grid: Grid) -> str:
+        """Words of `_HEAD` about the screen."""
+        raise NotImplementedError
 
     def _action(self, completion: str, grid: Grid) -> Action:
         spoken = after_thoughts(completion)
@@ -161,23 +117,25 @@ class _ComputerRL:
         """Part of a completion after its thoughts that holds the block."""
         return spoken
 
-    def render(self, action_text: str, observation: Observation) -> str:
-        action = parse_action(action_text)
-        call = from_action(action, self._grid(observation), observation.elements)
+    def render(self, action_text: str, observation: Observation, *, seed: str = "") -> str:
+        action, grid, elements = parse_action(action_text), self._grid(observation), observation.elements
+        aim = make_aim(elements, grid, seed=seed) if self.shows_images else at_centre
+        call = from_action(action, grid, elements, aim=aim)
         block = f"{_FENCE}python\n{render_call(CALLS[call.name], call.args)}\n{_FENCE}"
-        return f"<think>\n{_thought(action, observation.elements)}\n</think>\n{self._wrapped(block)}"
+        thought = demonstrated_thought(action, elements, names_screen=not self.hides_names)
+        return f"<think>\n{thought}\n</think>\n{self._wrapped(block)}"
 
     def _wrapped(self, block: str) -> str:
         return block
-
-    def _grid(self, observation: Observation) -> Grid:
-        return Grid(observation.screen_width, observation.screen_height, self._scale)
 
 
 class ComputerRLText(_ComputerRL):
     """`computerrl_text`: the tree as rows, coordinates in pixels."""
 
-    _words: ClassVar = {"screen": _TEXT_SCREEN, "where": ""}
+    shows_images: bool = False
+
+    def _screen_words(self, grid: Grid) -> str:
+        return _TEXT_SCREEN
 
     def rows(self, instruction: str, observation: Observation) -> list[str]:
         content = [element for element in observation.elements if element.in_content]
@@ -192,17 +150,15 @@ class ComputerRLText(_ComputerRL):
 
 
 class ComputerRLVision(_ComputerRL):
-    """`computerrl_vision`: a screenshot, coordinates from 0 to 1000, the block inside `answer` tags."""
+    """`computerrl_vision`: a screenshot, coordinates of the image, the block inside `answer` tags."""
 
-    shows_images: bool = True
-    _scale = VISION_SCALE
-    _words: ClassVar = {"screen": _VISION_SCREEN, "where": "inside <answer> and </answer> "}
+    _where = "inside <answer> and </answer> "
 
-    def messages(
-        self, instruction: str, observation: Observation, rows: Sequence[str], past: Sequence[PastAction], *, num_images: int = 1
-    ) -> list[ChatMessage]:
-        shown_screens(observation, past, num_images=num_images)
-        return super().messages(instruction, observation, rows, past, num_images=num_images)
+    def __init__(self, config: PromptConfig, *, actions: Actions = "api_gui", extents: Extents = thousand) -> None:
+        super().__init__(config, actions=actions, extents=extents)
+
+    def _screen_words(self, grid: Grid) -> str:
+        return f"a picture of the screen. {coordinates_in_words(grid)}"
 
     def _said(self, spoken: str) -> str:
         # The last closing tag: a string in the call may hold one as well.
@@ -255,13 +211,6 @@ def _row(element: Element, max_chars: int) -> str:
     return "\t".join([*cells, states] if states else cells)
 
 
-def _outcome(action: PastAction) -> str:
-    if action.error:
-        return f"The last action was not done: {one_line(action.error, MAX_PAST_CHARS)}"
-    result = one_line(action.result, MAX_PAST_CHARS)
-    return f"Result of the last action: {result}" if result else "The last action was done."
-
-
 # --- completion ------------------------------------------------------------------------------------------------------
 
 
@@ -269,47 +218,7 @@ def _read(block: str, grid: Grid) -> Action:
     """The action that the first statement of ``block`` is."""
     if len(block) > MAX_BLOCK_CHARS:
         raise ActionSyntaxError(f"the Python block is longer than {MAX_BLOCK_CHARS} characters")
-    statement = _first_statement(block)
-    if not isinstance(statement, ast.Expr):
-        raise ActionSyntaxError("the Python block does not begin with a call")
+    statement = first_statement(block, where="the Python block", example="Agent.click([412, 230])")
     if isinstance(statement.value, ast.Name) and statement.value.id in WORDS:
         return Action(name=WORDS[statement.value.id], args={})
     return to_action(bind_call(statement.value, CALLS), grid)
-
-
-def _first_statement(block: str) -> ast.stmt:
-    # Prose after the call makes the block no Python; the call is its first line then.
-    lines = [line for line in block.split("\n") if line.strip() and not line.lstrip().startswith("#")]
-    reason = ""
-    for source in (block, *lines[:1]):
-        try:
-            body = ast.parse(source.strip()).body
-        except SyntaxError as error:
-            reason = error.msg
-        except (ValueError, RecursionError, MemoryError):
-            reason = "no valid source"
-        else:
-            if body:
-                return body[0]
-    if lines and _CALL_BEGINS.match(lines[0]):
-        raise ActionSyntaxError(f"the call is not valid Python ({reason}): write it like Agent.click([412, 230])")
-    raise ActionSyntaxError("the Python block does not begin with a call")
-
-
-def _thought(action: Action, elements: Sequence[Element]) -> str:
-    """What a demonstrator, who says nothing, may have thought: what the action does, and to which element by name."""
-    spec = ACTIONS[action.name]
-    target = action.args.get("target")
-    if calls_application(action.name) or action.name in FINAL_ACTIONS:
-        text = spec.help
-    elif target is not None and action.args.get("y") is None:
-        element = find_target(elements, target)
-        named = f' "{element.text}"' if element.text else ""
-        text = f"{action.name.replace('_', ' ')} the {element.role}{named}"
-    else:
-        values = [action.args[param.name] for param in spec.params if param.default is ...]
-        quoted = "".join(f' "{value}"' for value in values if isinstance(value, str))
-        text = action.name.replace("_", " ") + quoted
-    text = text[:1].upper() + text[1:]
-    # Neither a fence nor a tag of the screen's may end the thought.
-    return one_line(text.replace("`", "'").replace("<", "("), MAX_THOUGHT_CHARS).rstrip(".") + "."

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from computerrl.actor.prompts.formats.coordinates import Grid, centre
-from computerrl.common.actions import ACTIONS, ActionSyntaxError, calls_application
+from computerrl.actor.prompts.formats.coordinates import Aim, Grid, at_centre, drag_path, pixel_of, pixels_of_path
+from computerrl.actor.prompts.formats.keys import joined_keys, split_keys
+from computerrl.common.actions import ACTIONS, ActionSyntaxError, calls_application, complete
 from computerrl.common.actions.spec import ActionSpec, Param, flag, table, text
 from computerrl.common.messages import Action, Element
 
@@ -167,8 +168,7 @@ def to_action(call: Action, grid: Grid) -> Action:
         elif param.name not in row.fixed and value != param.default:
             wanted = ", ".join(f"{name}={value!r}" for name, value in row.fixed.items())
             raise ActionSyntaxError(f"{call.name}: {param.name!r} does not go with {wanted}")
-    spec = ACTIONS[row.action]
-    return Action(name=spec.name, args={param.name: args.get(param.name, param.default) for param in spec.params})
+    return complete(row.action, **args)
 
 
 def _target(value: Any, grid: Grid) -> dict[str, object]:
@@ -180,56 +180,38 @@ def _target(value: Any, grid: Grid) -> dict[str, object]:
 
 def _ours(name: str, value: Any, grid: Grid) -> object:
     if name == "keys" and isinstance(value, list):
-        pressed = [key for part in value for key in _key_names(part)]
-        if not pressed:
-            raise ActionSyntaxError("'keys' names no key")
-        # Keys are pressed together, and where they are one text plus can only be the last.
-        return "+".join(sorted(pressed, key="+".__eq__))
+        return joined_keys(value)
     if name == "path" and isinstance(value, list):  # places; a file's path is text
-        if len(value) % 2:
-            raise ActionSyntaxError(f"a path is x, y, x, y, ..., not {len(value)} numbers")
-        return [number for i in range(0, len(value), 2) for number in grid.pixel(value[i : i + 2])]
+        return pixels_of_path(value, grid)
     return value
 
 
 # --- action -> call --------------------------------------------------------------------------------------------------
 
 
-def from_action(action: Action, grid: Grid, elements: Sequence[Element]) -> Action:
-    """The call that means ``action``; elements of the screen become the places of their centres.
+def from_action(action: Action, grid: Grid, elements: Sequence[Element], *, aim: Aim = at_centre) -> Action:
+    """The call that means ``action``; elements of the screen become the places that ``aim`` chooses in them.
 
     Raises `LookupError` when a target is not on the screen.
     """
-    if action.name == "drag":
-        ends = [centre(action.args[end], None, elements) for end in ("source", "target")]
-        return _drag([grid.place(*end) for end in ends])
-    if action.name == "drag_pixels" and len(action.args["path"]) == 4:
-        path = action.args["path"]
-        return _drag([grid.place(*path[:2]), grid.place(*path[2:])])
+    if action.name == "drag" or (action.name == "drag_pixels" and len(action.args["path"]) == 4):
+        ends = [grid.place(*end) for end in drag_path(action, elements, aim=aim)]
+        return Action(name="Agent.drag_and_drop", args={"drag_from_coordinates": ends[0], "drop_on_coordinates": ends[1]})
     row = [row for row in _ALL_ROWS if row.action == action.name][-1]
     given = {param.name: action.args.get(param.name, param.default) for param in ACTIONS[action.name].params}
     args: dict[str, object] = dict(row.fixed)
     for param in CALLS[row.call].params:
         if param.name == "coordinates":
             target = given["target"]
-            args["coordinates"] = None if target is None else grid.place(*centre(target, given["y"], elements))
+            args["coordinates"] = None if target is None else grid.place(*pixel_of(target, given["y"], elements, aim=aim))
         elif param.name in row.names:
             args[param.name] = _theirs(param.name, given[row.names[param.name]], grid)
     return Action(name=row.call, args=args)
 
 
-def _drag(places: Sequence[list[int]]) -> Action:
-    return Action(name="Agent.drag_and_drop", args={"drag_from_coordinates": places[0], "drop_on_coordinates": places[1]})
-
-
 def _theirs(name: str, value: Any, grid: Grid) -> object:
     if name == "keys":
-        return _key_names(value)
+        return split_keys(value)
     if name == "path" and isinstance(value, list):
         return [number for i in range(0, len(value) - 1, 2) for number in grid.place(value[i], value[i + 1])]
     return value
-
-
-def _key_names(keys: str) -> list[str]:
-    """``ctrl+s`` as names. "ctrl++" and "+": the last key is plus itself."""
-    return [*filter(None, map(str.strip, keys.split("+"))), *(["+"] if keys.strip().endswith("+") else [])]

@@ -37,7 +37,11 @@ TABLE = (
     ActionSpec("key_up", (text("keys"),), "release held keys"),
     ActionSpec("scroll", (_TARGET, _Y, _DIRECTION, _CLICKS), "turn the wheel over element n, or pixel x, y"),
     ActionSpec("drag", (Param("source", (int, str)), _TARGET), "drag element source onto element target"),
-    ActionSpec("drag_pixels", (many("path", (int,)),), "press at the first pixel, move along x, y, x, y, ..., release"),
+    ActionSpec(
+        "drag_pixels",
+        (many("path", (int,)),),
+        "press at the first pixel (given one alone: where the pointer is), move along x, y, x, y, ..., release",
+    ),
     ActionSpec("quote", (text("content"),), "note something; it comes back as this action's result"),
     ActionSpec("wait", (), "do nothing for one step"),
     ActionSpec("done", (), "the task is finished"),

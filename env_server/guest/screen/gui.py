@@ -83,7 +83,8 @@ class Gui:
         self._input.scroll(args["x"], args["y"], args["direction"], num_clicks=args.get("clicks", 5))
 
     def _drag(self, points: Sequence[tuple[int, int]]) -> None:
-        path = _with_steps(points)
+        """``points``: a single one is dragged to from where the pointer is."""
+        path = _with_steps(points if len(points) > 1 else [self._input.pointer(), *points])
         limit_s = min(_MOVE_LIMIT_S, _DRAG_LIMIT_S / len(path))
         self._input.move(*path[0])
         self._input.press()

@@ -21,7 +21,11 @@ _TILE_TOKENS = ["<fake_token_around_image>", "<image>", "<global-img>"]
 _ROWS = [f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)]
 _TURN_TOKENS = ["<|im_start|>", "<|im_end|>"]
 
-TOKENS_OF = {"qwen2_5_vl": _GRID_TOKENS, "qwen3_vl": _GRID_TOKENS, "glm4v": _GLM_TOKENS, "idefics3": _TILE_TOKENS}
+TOKENS_OF = {
+    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl"), _GRID_TOKENS),
+    "glm4v": _GLM_TOKENS,
+    **dict.fromkeys(("idefics3", "smolvlm"), _TILE_TOKENS),
+}
 """Family -> tokens around an image, and its image token in the middle."""
 
 
@@ -29,11 +33,11 @@ def make_folder(path: Path, family: str, *, image: str | None = None) -> Path:
     """A model of ``family``. ``image``: what its chat template writes for an image, if not what the family's does."""
     first, piece, last = TOKENS_OF[family]
     backend = Tokenizer.from_file(str(ensure_model("tiny-random") / "tokenizer.json"))
-    names = [first, piece, last, *_TURN_TOKENS, *(_ROWS if family == "idefics3" else [])]
+    names = [first, piece, last, *_TURN_TOKENS, *(_ROWS if first in _TILE_TOKENS else [])]
     backend.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in names])
     save_model(path, model_type=family, vocab_size=backend.get_vocab_size(), image_token=backend.token_to_id(piece))
     backend.save(str(path / "tokenizer.json"))
-    written = image if image is not None else piece if family == "idefics3" else f"{first}{piece}{last}"
+    written = image if image is not None else piece if first in _TILE_TOKENS else f"{first}{piece}{last}"
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "eos_token": "<|im_end|>",

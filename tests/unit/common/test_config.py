@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from computerrl.common.config import ActorConfig, LearnerConfig, RunConfig, load_config
+from computerrl.common.config import ActorConfig, DesktopConfig, LearnerConfig, PromptConfig, RunConfig, load_config
 from computerrl.common.config.reading import fields_below
 from computerrl.common.errors import ConfigError
 
@@ -301,6 +301,36 @@ def test_load_config_format_with_images_where_they_cannot_be_used(tmp_path: Path
     assert load_config(write(tmp_path, shown % "engine: transformers")).actor.prompt.shows_images
     found = problems(write(tmp_path, shown % more))
     assert set(found) == {field} and way_out in found[field]
+
+
+@pytest.mark.parametrize("name", ["compact_vision", "computerrl_vision", "ui_tars", "qwen_computer_use"])
+def test_load_config_format_with_images_stores_screenshots_without_loss(tmp_path: Path, name: str) -> None:
+    shown = f"tasks: {{actions: gui}}\nactor: {{prompt: {{format: {name}}}}}\n"
+    assert load_config(write(tmp_path, shown)).desktop.screenshot_format == "png"
+    assert load_config(write(tmp_path, shown + "desktop: {num_desktops: 2}\n")).desktop.screenshot_format == "png"
+    chosen = load_config(write(tmp_path, shown), overrides=["desktop.screenshot_format=webp"])
+    assert chosen.desktop.screenshot_format == "webp"
+    given = ActorConfig(prompt=PromptConfig.model_validate({"format": name}))
+    assert RunConfig(actor=given, desktop=DesktopConfig(num_desktops=2)).desktop.screenshot_format == "png"
+    assert RunConfig(actor=given, desktop=DesktopConfig(screenshot_format="webp")).desktop.screenshot_format == "webp"
+
+
+def test_load_config_format_without_images_stores_screenshots_as_before(tmp_path: Path) -> None:
+    assert load_config(write(tmp_path, "actor: {prompt: {format: computerrl_text}}\n")).desktop.screenshot_format == "webp"
+
+
+@pytest.mark.parametrize("text", ["actor: [1]", "actor: {prompt: 3}", "actor: {prompt: {format: [1]}}", "actor: null"])
+def test_load_config_prompt_that_is_no_section_is_an_error(tmp_path: Path, text: str) -> None:
+    assert [field for field in problems(write(tmp_path, text)) if field.startswith("actor")]
+
+
+@pytest.mark.parametrize("name", ["ui_tars", "qwen_computer_use"])
+def test_load_config_format_without_calls_of_applications_needs_mouse_and_keyboard(tmp_path: Path, name: str) -> None:
+    shown = f"actor: {{prompt: {{format: {name}}}}}\n"
+    found = problems(write(tmp_path, shown))
+    assert set(found) == {"tasks.actions"} and "set it to gui" in found["tasks.actions"]
+    given = load_config(write(tmp_path, shown + "tasks: {actions: gui}\n")).actor
+    assert (given.prompt.max_prompt_tokens, given.max_new_tokens, given.prompt.coordinates) == (4096, 256, "auto")
 
 
 def test_load_config_stride_of_images_is_at_most_their_number(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from computerrl.actor.prompts.formats.base import PromptFormat
 from computerrl.actor.prompts.formats.computerrl import MAX_BLOCK_CHARS
 from computerrl.actor.prompts.formats.published_calls import CALLS
 from computerrl.common.actions import ACTIONS, ActionSyntaxError, parse_action, render_action
-from tests.support.data.format_data import COMPACT, SCREEN, TEXT, VISION, block, meant, read
+from tests.support.data.format_data import COMPACT, QWEN, SCREEN, TEXT, UI_TARS, VISION, block, meant, read
 
 
 def refusal(answer: str) -> str:
@@ -222,11 +222,15 @@ def test_parse_text_with_any_character_is_kept(text: str) -> None:
 _PIECES = st.sampled_from(
     ["<think>", "</think>", "<thinking>", "Action: ", "[0.5, 0]", "\u2028", "\r\n",
      "<answer>", "</answer>", "\n```python\n", "\n```\n", "```", "Agent.click(", "[1, 2]", ")", "DONE",
-     "\n", "'''"]
+     "\n", "'''", "Thought: x\n", "\nAction: click(start_box='", "(1,2)')", "wait()", "<tool_call>", "</tool_call>",
+     '{"name": "computer_use", "arguments": {"action": "', 'wait"}}', 'key", "keys": ["a"]}}']
 )  # fmt: skip
 
 
-@given(st.lists(st.one_of(_PIECES, st.text(max_size=20)), max_size=15).map("".join), st.sampled_from([TEXT, VISION, COMPACT]))
+@given(
+    st.lists(st.one_of(_PIECES, st.text(max_size=20)), max_size=15).map("".join),
+    st.sampled_from([TEXT, VISION, COMPACT, UI_TARS, QWEN]),
+)
 def test_parse_any_text_gives_an_action_or_an_invalid_action(answer: str, chosen: PromptFormat) -> None:
     try:
         action = chosen.parse(answer, SCREEN)
@@ -262,11 +266,15 @@ _LONG = [
     "\x00",
     "[THINK]</think>\n```\n```\n",
     "'" * 3,
+    "\nAction: ",
+    "<tool_call>{",
+    "<tool_call>[",
+    '{"a":',
 ]
 
 
 @pytest.mark.parametrize("piece", _LONG)
-@pytest.mark.parametrize("chosen", [TEXT, VISION, COMPACT], ids=["text", "vision", "compact"])
+@pytest.mark.parametrize("chosen", [TEXT, VISION, COMPACT, UI_TARS, QWEN], ids=["text", "vision", "compact", "ui_tars", "qwen"])
 def test_parse_takes_steps_in_proportion_to_the_answer(piece: str, chosen: PromptFormat) -> None:
     assert _num_steps(chosen, piece * 800) <= 2 * _num_steps(chosen, piece * 400) + 100
 

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
+from structlog.testing import capture_logs
 
+from computerrl.actor.engines.base import RequestImage
 from computerrl.actor.episode import EpisodeSetting, play_episode
 from computerrl.actor.prompts.builder import PromptBuilder
 from computerrl.actor.prompts.formats.base import PromptFormat
 from computerrl.actor.prompts.formats.computerrl import call_lines
+from computerrl.actor.prompts.formats.coordinates import Extents, thousand
 from computerrl.actor.prompts.formats.published_calls import CALLS
+from computerrl.actor.prompts.images import ImageTokens
 from computerrl.common.actions import FINAL_ACTIONS, render_action
+from computerrl.common.actions.targets import element_at, same_action
 from computerrl.common.config import PromptConfig
 from computerrl.common.errors import TaskFailed
-from computerrl.common.messages import Action, Lease
+from computerrl.common.messages import Action, Lease, Observation, ScreenshotRef, StepResult, TaskRef, TaskStarted
+from computerrl.common.vision.layout import ImageLayout
+from computerrl.common.vision.processor import Processed
 from tests.support.data.actor_data import (
     EOS,
     ByteTokenizer,
@@ -25,7 +35,7 @@ from tests.support.data.actor_data import (
     make_observation,
     make_prompt,
 )
-from tests.support.data.format_data import SCREEN, TEXT, VISION, block, meant, read
+from tests.support.data.format_data import PICTURE, SCREEN, TEXT, VISION, block, meant, read
 from tests.unit.common.test_actions import actions
 
 
@@ -35,7 +45,7 @@ def test_render_names_the_element_in_the_thought_and_clicks_its_centre() -> None
     )
     assert TEXT.render("drag(1, 2)", SCREEN).splitlines()[-2] == "Agent.drag_and_drop([412, 230], [10, 590])"
     assert TEXT.render('type("a", target=2)', SCREEN).splitlines()[-2] == 'Agent.type([10, 590], "a")'
-    assert "\n<answer>\n```python\nAgent.click([515, 383])\n" in VISION.render("click(1)", SCREEN)
+    assert "\n<answer>\n```python\nAgent.click([515, 383])\n" in VISION.render("click(412, 230)", SCREEN)
 
 
 def test_render_thought_of_a_screen_with_fences_and_tags_does_not_end_the_thought() -> None:
@@ -64,11 +74,12 @@ def test_render_any_action_of_ours_is_read_back_as_the_same(action: Action, chos
     action = Action(name=action.name, args=args)
     found = chosen.parse(chosen.render(render_action(action), SCREEN), SCREEN)
     if action.name == "drag":
-        assert found == meant("drag_pixels([10, 590, 412, 230])")
+        x, y, to_x, to_y = found.args["path"]
+        ends = [element_at(SCREEN.elements, *place) for place in ((x, y), (to_x, to_y))]
+        assert found.name == "drag_pixels" and ends == [SCREEN.elements[1], SCREEN.elements[0]]
         return
-    if points:
-        args.update(target=412, y=230)
-    assert found == Action(name=action.name, args=args)
+    assert same_action(SCREEN.elements, found, action)
+    assert chosen is not TEXT or not points or (found.args["target"], found.args["y"]) == (412, 230)
 
 
 def test_calls_are_the_published_ones_and_what_is_our_own() -> None:
@@ -137,3 +148,70 @@ def test_prompt_builder_counts_in_the_tokens_of_the_format() -> None:
     assert isinstance(make_prompt(format="computerrl_text", max_prompt_tokens=9000), PromptBuilder)
     given = PromptConfig.model_validate({"format": "computerrl_text", "max_elements": 5})
     assert (given.max_elements, given.max_prompt_tokens, given.max_element_chars) == (5, 4096, 120)
+
+
+class _Holding(FakeDesktops):
+    """Its demonstrator clicks with a key held, which no call of UI-TARS does, after one ordinary action."""
+
+    def reset(self, lease: Lease, task: TaskRef) -> TaskStarted:
+        return TaskStarted("Click ok.", self._seen())
+
+    def step(self, lease: Lease, action: Action, *, completion: str = "") -> StepResult:
+        return replace(super().step(lease, action, completion=completion), observation=self._seen())
+
+    def demonstrate(self, lease: Lease) -> str:
+        return "wait()" if not self.actions else 'click(1, hold="ctrl")'
+
+    def _seen(self) -> Observation:
+        return replace(make_observation(make_element(1, "ok")), screenshot=PICTURE)
+
+
+def _image_builder(name: str) -> PromptBuilder:
+    class Pieces:
+        """Images of one token each, for the byte tokenizer."""
+
+        token = 0
+
+        def extents(self, coordinates: str) -> Extents:
+            return thousand
+
+        def text(self, ref: ScreenshotRef) -> str:
+            return "\0"
+
+        def num_pieces(self, ref: ScreenshotRef) -> int:
+            return 0
+
+        def image(self, ref: ScreenshotRef) -> RequestImage:
+            return RequestImage(ref.content_hash, Processed(ImageLayout(0), {}))
+
+        blank = foreign = image
+
+    config = PromptConfig.model_validate({"format": name, "max_prompt_tokens": 9000})
+    return PromptBuilder(ByteTokenizer(), config, images=cast(ImageTokens, Pieces()))
+
+
+def test_episode_whose_demonstration_has_no_form_ends_off_the_demonstration() -> None:
+    setting = EpisodeSetting(actor="actor-0:i", incarnation="i", max_new_tokens=200)
+    assignment = make_assignment(kind="demonstration")
+    with capture_logs() as logs:
+        trajectory = play_episode(assignment, _Holding(), None, _image_builder("ui_tars"), setting=setting)
+    assert (trajectory.end_reason, trajectory.success, trajectory.reward) == ("off_demonstration", False, 0.0)
+    assert [step.action_text.splitlines()[-1] for step in trajectory.steps] == ["Action: wait()"]
+    (line,) = [line for line in logs if line["event"] == "demonstration.unsayable"]
+    assert (line["family"], line["reason"], line["action"]) == ("web-click-button", "no_form", 'click(1, hold="ctrl")')
+
+
+def test_training_episode_beside_a_demonstrator_without_form_ends_with_the_reason_in_its_step() -> None:
+    setting = EpisodeSetting(actor="actor-0:i", incarnation="i", max_new_tokens=200)
+    engine = ScriptedEngine("Action: wait()\n", "Action: fly()\n")
+    trajectory = play_episode(make_assignment(num_patches=2), _Holding(), engine, _image_builder("ui_tars"), setting=setting)
+    assert trajectory.end_reason == "off_demonstration"
+    assert [(step.format_ok, step.matched) for step in trajectory.steps] == [(True, True), (False, None)]
+    assert "ui_tars has no call for click" in trajectory.steps[-1].action_error
+
+
+def test_demonstrated_points_depend_on_the_task_and_the_step() -> None:
+    screen = replace(SCREEN, screenshot=PICTURE)
+    builder = _image_builder("ui_tars")
+    said = [builder.render("click(1)", screen, seed=f"web-click-button:{seed}:0") for seed in (1, 2, 1)]
+    assert said[0] == said[2] != said[1]

@@ -218,13 +218,11 @@ def test_model_without_image_token_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ours", "said", "done"),
     [
-        ('click("Submit")', "click(200, 500)", "click(30, 50)"),
-        ("click(1)", "click(200, 500)", "click(30, 50)"),
         ("click(149, 99)", "click(993, 990)", "click(149, 99)"),
         ("click(3, 0)", "click(020, 000)", "click(3, 0)"),
         ('type("007 0", target=3, y=9)', 'type("007 0", target=020, y=090)', 'type("007 0", target=3, y=9)'),
         ('key("ctrl+s", 2)', 'key("ctrl+s", 2)', 'key("ctrl+s", 2)'),
-        ('type("hello", target=1)', 'type("hello", target=200, y=500)', 'type("hello", target=30, y=50)'),
+        ('type("hello", target=30, y=50)', 'type("hello", target=200, y=500)', 'type("hello", target=30, y=50)'),
         ('type("hello")', 'type("hello")', 'type("hello")'),
         ("drag_pixels([30, 50, 60, 20])", "drag_pixels([200, 500, 400, 200])", "drag_pixels([30, 50, 60, 20])"),
         ('key("ctrl+s")', 'key("ctrl+s")', 'key("ctrl+s")'),
@@ -252,3 +250,37 @@ def test_demonstrated_action_is_said_with_places_and_read_back(ours: str, said: 
 def test_element_or_place_outside_is_no_action(text: str, reason: str) -> None:
     with pytest.raises(ActionSyntaxError, match=reason):
         make_format(PromptConfig(format="compact_vision")).parse(text, screen())
+
+
+FAMILY_EXTENTS = {"qwen2_5_vl": (140, 112), "qwen2_vl": (1000, 1000), "qwen3_vl": (1000, 1000), "glm4v": (1000, 1000)}
+"""Family -> largest coordinates on a screen of SIZE; the families of tiles speak in thousandths, too."""
+
+
+@pytest.mark.parametrize("name", ["compact_vision", "computerrl_vision", "ui_tars", "qwen_computer_use"])
+@pytest.mark.parametrize("family", TOKENS_OF)
+def test_coordinates_are_those_of_the_models_family(models: dict[str, Model], family: str, name: str) -> None:
+    across, down = FAMILY_EXTENTS.get(family, (1000, 1000))
+    way = {"format": name, "chat_template": True, "max_prompt_tokens": 60_000}
+    builder = models[family].builder(**way)
+    said = builder.render("click(75, 50)", screen())
+    assert f"{across // 2}" in said and f"{down // 2}" in said
+    assert builder.parse(said, screen()) == parse_action("click(75, 50)")
+    in_thousandths = models[family].builder(**way, coordinates="thousand")
+    assert in_thousandths.parse(in_thousandths.render("click(75, 50)", screen()), screen()) == parse_action("click(75, 50)")
+    assert "500" in in_thousandths.render("click(75, 50)", screen())
+
+
+def test_pixels_are_those_of_the_processors_own_image(models: dict[str, Model]) -> None:
+    folder = models["qwen3_vl"].folder
+    processor = load_processor(folder)
+    for size in ((150, 100), (800, 600), (1280, 720), (57, 200)):
+        _, height, width = processor.process(Image.new("RGB", size)).tensors["image_grid_thw"][0].tolist()
+        assert processor.resized(*size) == (14 * width, 14 * height)
+    builder = models["qwen3_vl"].builder(coordinates="pixels")
+    across, down = processor.resized(*SIZE)
+    assert builder.render("click(75, 50)", screen()) == f"click({across // 2:03}, {down // 2:03})"
+
+
+def test_pixels_of_a_family_of_tiles_are_refused(models: dict[str, Model]) -> None:
+    with pytest.raises(ConfigError, match=r"(?s)actor\.prompt\.coordinates.*tiles.*set it to auto or thousand"):
+        models["idefics3"].builder(coordinates="pixels")
