@@ -20,7 +20,7 @@ from computerrl.actor.prompts.builder import Prompt, PromptBuilder
 from computerrl.actor.prompts.formats.base import PastAction, Unsayable
 from computerrl.common import log
 from computerrl.common.actions import FINAL_ACTIONS, ActionSyntaxError
-from computerrl.common.actions.targets import same_action
+from computerrl.common.actions.targets import places_of, same_action
 from computerrl.common.clock import unix_now
 from computerrl.common.errors import ComputerRLError, TaskFailed
 from computerrl.common.messages import (
@@ -213,6 +213,7 @@ class _Episode:
             chosen = self._demonstrate() if self._assignment.kind == "demonstration" else self._generate(prompt)
         except Unsayable:
             return "off_demonstration"
+        places = self._places(chosen)
         began = time.perf_counter()
         acted = self._act(chosen) if self._assignment.num_patches is None else self._act_beside_demonstrator(chosen)
         desktop_s = time.perf_counter() - began + chosen.demonstrate_s
@@ -230,9 +231,19 @@ class _Episode:
                 timing=StepTiming(generate_s=chosen.generate_s, desktop_s=desktop_s, settle_s=acted.settle_s),
                 matched=acted.matched,
                 images=prompt.images,
+                places=places,
             )
         )
         return acted.end
+
+    def _places(self, chosen: _Chosen) -> tuple[int, ...]:
+        """Pixels of the present screen at which the chosen action points."""
+        try:
+            action = self._parse(chosen)
+        except ActionSyntaxError:
+            return ()
+        seen = self.observation
+        return places_of(action, seen.elements, width=seen.screen_width, height=seen.screen_height)
 
     def _act_beside_demonstrator(self, chosen: _Chosen) -> _Acted:
         """Do the demonstrator's action, chosen or not; end the episode instead when it was not chosen and no patch is left."""
@@ -311,13 +322,19 @@ class _Episode:
                     stop_tokens=self._prompt.stop_tokens,
                     may_be_older=self._assignment.kind == "training",
                     images=self._prompt.request_images(prompt, shown=self._assignment.shown_images),
+                    chat=self._prompt.chat_turns(prompt, shown=self._assignment.shown_images),
                 )
             ).result()
+        text, tokens, versions = completion.text, completion.tokens, completion.policy_versions
+        if not len(tokens):
+            # A server sent text alone. Its tokens are written as those of a demonstration; nothing is trained on them.
+            tokens = self._prompt.encode_action(text)
+            versions = np.full(len(tokens), self._engine.policy_version, dtype=np.int32)
         return _Chosen(
-            text=self._prompt.said(completion.text, completion.tokens),
-            tokens=completion.tokens,
+            text=self._prompt.said(text, tokens),
+            tokens=tokens,
             logprobs=completion.logprobs,
-            policy_versions=completion.policy_versions,
+            policy_versions=versions,
             generate_s=time.perf_counter() - began,
             demonstrate_s=0.0,
             cut=completion.finish == "length",

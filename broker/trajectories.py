@@ -14,6 +14,7 @@ from computerrl.broker.orders.slots import Group, Slot, group_id, slot_of
 from computerrl.common.messages import (
     SIZE_LIMITS,
     Ack,
+    OrderKind,
     ReceiptBatch,
     SlotGivenUp,
     Step,
@@ -163,9 +164,8 @@ def malformation(trajectory: Trajectory, state: OrderState, slot: Slot) -> str:
         return f"its arrays are too large: a group of {group_size} such would be larger than any message"
     if group_size * _max_header_bytes(trajectory) > _GROUP_LIMIT.header_bytes:
         return f"its texts are too large: a group of {group_size} such would be larger than any message"
-    sampled = trajectory.kind != "demonstration"
     for number, step in enumerate(trajectory.steps):
-        problem = _step_problem(step, sampled=sampled)
+        problem = _step_problem(step, kind=trajectory.kind)
         if problem:
             return f"step {number}: {problem}"
     return ""
@@ -180,12 +180,14 @@ def _num_bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-def _step_problem(step: Step, *, sampled: bool) -> str:
-    sizes = (step.action_tokens.size, step.behavior_logprobs.size, step.policy_versions.size)
-    if not step.prompt_tokens.size or not sizes[0]:
-        return f"{step.prompt_tokens.size} prompt and {sizes[0]} action tokens"
-    if sampled and len(set(sizes)) != 1:
-        return f"{sizes[0]} action tokens, {sizes[1]} log-probs, {sizes[2]} policy versions"
+def _step_problem(step: Step, *, kind: OrderKind) -> str:
+    num_tokens, num_logprobs, num_versions = step.action_tokens.size, step.behavior_logprobs.size, step.policy_versions.size
+    if not step.prompt_tokens.size or not num_tokens:
+        return f"{step.prompt_tokens.size} prompt and {num_tokens} action tokens"
+    # Some servers send text alone; nothing is trained on an evaluation.
+    possible = (num_tokens, 0) if kind == "evaluation" else (num_tokens,)
+    if kind != "demonstration" and (num_versions != num_tokens or num_logprobs not in possible):
+        return f"{num_tokens} action tokens, {num_logprobs} log-probs, {num_versions} policy versions"
     # One that is not finite makes the sum so; this is half the work of looking at each.
     if not math.isfinite(step.behavior_logprobs.sum()):
         return "log-probs are not finite"

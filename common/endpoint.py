@@ -1,9 +1,10 @@
-"""An OpenAI-compatible server that holds a model, as `vllm serve` is: which models it has, and completions of token ids.
+"""An OpenAI-compatible server that holds a model, as `vllm serve` is: which models it has, completions of token ids, and turns of
+a chat.
 
 Prompts are sent as token ids, and completions come back as token ids (vLLM's ``return_token_ids``): text alone would leave open
-which tokens were sampled. Standard library only. Nothing is sent to a host that neither the configuration nor the environment has
-named: redirects are not followed, and proxies (`http_proxy`, `https_proxy`, `all_proxy`) count, but never for servers of this
-machine and those of `no_proxy`.
+which tokens were sampled. A chat is texts and images, and text as the reply, for evaluations. Nothing is sent to a host that
+neither the configuration nor the environment has named: redirects are not followed, and proxies (`http_proxy`, `https_proxy`,
+`all_proxy`) count, but never for servers of this machine and those of `no_proxy`.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ import threading
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from email.message import Message
 from pathlib import Path
 from typing import Any
 
+from computerrl.common.chat import ChatReply, ChatRequest, ChatTurn, read_reply
 from computerrl.common.config import EndpointConfig
 from computerrl.common.errors import ConfigError, EndpointBusy, EndpointRefused, PeerTimeout, Problem
 from computerrl.common.wire.addresses import is_own
@@ -51,6 +53,9 @@ _ADDRESS = "give the address of an OpenAI-compatible server, up to and with /v1"
 _TLS = "give http:// where the server has no TLS, or name the file of its certificate in SSL_CERT_FILE"
 _TOO_LONG = "look at the model's context length; actor.prompt.max_prompt_tokens and actor.max_new_tokens bound what is asked"
 _PROXY_KEY = "put the proxy's user and password into its address in the environment"
+_CHAT = "look at whether the server's model takes so many images, and at its limits of the context and of a request's size"
+_CHAT_STEPS = {status: _CHAT for status in (400, 413, 415, 422)}
+_CHAT_PATH = "chat/completions"
 _STEPS = {
     400: _TOO_LONG,
     413: _TOO_LONG,
@@ -134,8 +139,17 @@ class Endpoint:
         asked = completion(
             model=self.find_model(), prompt=[1] * max(1, longest - 1), max_new_tokens=1, temperature=0.0, seed=0, stop_tokens=()
         )
+        self._check(lambda: self.complete(asked, timeout_s=LOOK_S))
+
+    def check_chat(self, *, images: Sequence[bytes]) -> None:
+        """Ask for one token behind a turn that shows ``images``. Raises `ConfigError` like `check`."""
+        turn = ChatTurn("user", ("Say ok.", *images))
+        asked = ChatRequest(self.find_model(), (turn,), max_new_tokens=1, temperature=0.0, seed=0)
+        self._check(lambda: self.chat(asked, timeout_s=LOOK_S))
+
+    def _check(self, ask: Callable[[], object]) -> None:
         try:
-            self.complete(asked, timeout_s=LOOK_S)
+            ask()
         except PeerTimeout:
             return
         except EndpointRefused as error:
@@ -146,7 +160,16 @@ class Endpoint:
 
         Raises `PeerTimeout` when nobody answers in time, `EndpointRefused` for a refusal and for an answer that is none.
         """
-        reply = self._ask("completions", asked, timeout_s=self._config.timeout_s if timeout_s is None else timeout_s)
+        return _completion(self._choice("completions", asked, timeout_s=timeout_s), most=asked["max_tokens"])
+
+    def chat(self, request: ChatRequest, *, timeout_s: float | None = None) -> ChatReply:
+        """The server's turn after those of ``request``. ``timeout_s`` and errors as in `complete`."""
+        body = request.body(sends_png=self._config.image_format == "png")
+        return read_reply(self._choice(_CHAT_PATH, body, timeout_s=timeout_s), max_new_tokens=request.max_new_tokens)
+
+    def _choice(self, what: str, asked: Mapping[str, Any], *, timeout_s: float | None) -> dict[str, Any]:
+        """The first choice of the server's reply."""
+        reply = self._ask(what, asked, timeout_s=self._config.timeout_s if timeout_s is None else timeout_s)
         try:
             choice = reply["choices"][0]
         except (KeyError, IndexError, TypeError):
@@ -154,7 +177,7 @@ class Endpoint:
         if not isinstance(choice, dict):
             reason = f"{self._url} answered a completion without choices: {self._quoted(json.dumps(reply))}"
             raise EndpointRefused(reason, _ADDRESS)
-        return _completion(choice, most=asked["max_tokens"])
+        return choice
 
     def _ask(self, what: str, asked: Mapping[str, Any] | None, *, timeout_s: float) -> Any:
         url = f"{self._url}/{what}"
@@ -215,7 +238,8 @@ class Endpoint:
             target = self._quoted(headers.get("Location", "nowhere"))
             step = "give the address of the server itself: a redirect is not followed"
             return EndpointRefused(f"{url} redirects to {target}{self._way}", step)
-        return EndpointRefused(reason, _STEPS.get(status, "look at the server's log"), is_broken=status >= 500)
+        steps = _STEPS | _CHAT_STEPS if url.endswith(_CHAT_PATH) else _STEPS
+        return EndpointRefused(reason, steps.get(status, "look at the server's log"), is_broken=status >= 500)
 
     def _quoted(self, said: str) -> str:
         """The beginning of what a server ``said``, on one line, without what a terminal would obey, and without the key."""

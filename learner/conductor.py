@@ -60,7 +60,7 @@ class LearnerLoop:
         self._budget = RunBudget(config, state, num_families=len(self._families))
         self._machine = PhaseMachine(config.learner.entropulse)
         self._versions = PolicyVersions(state, around, lineage=lineage)
-        self._books = Books.open(state, around, has_wandb=config.metrics.wandb)
+        self._books = Books.open(config, state, around)
         self._saver = Saver(around, self._books, pools=self.pools, machine=self._machine)
         self._reporter = Reporter(around, self._books, budget=self._budget, machine=self._machine)
         self._phase = recipe.NO_PHASE

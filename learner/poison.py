@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from computerrl.common.messages import Step, Trajectory
+from computerrl.common.messages import OrderKind, Step, Trajectory
 
 Poison = Literal[
     "empty",
@@ -50,9 +50,8 @@ def poison_of(
 
     ``check_screenshot``: for a model that takes images.
     """
-    sampled = trajectory.kind != "demonstration"
     for step in trajectory.steps:
-        found = _poison_of_step(step, sampled=sampled, policy_version=policy_version, vocabulary_size=vocabulary_size)
+        found = _poison_of_step(step, trajectory.kind, policy_version=policy_version, vocabulary_size=vocabulary_size)
         if found is None and check_screenshot is not None:
             found = check_screenshot(step)
         if found is not None:
@@ -60,10 +59,13 @@ def poison_of(
     return None
 
 
-def _poison_of_step(step: Step, *, sampled: bool, policy_version: int, vocabulary_size: int) -> Poison | None:
+def _poison_of_step(step: Step, kind: OrderKind, *, policy_version: int, vocabulary_size: int) -> Poison | None:
     if not step.prompt_tokens.size or not step.action_tokens.size:
         return "empty"
-    if sampled and not len(step.action_tokens) == len(step.behavior_logprobs) == len(step.policy_versions):
+    num_tokens, num_logprobs = len(step.action_tokens), len(step.behavior_logprobs)
+    # Some servers send text alone; nothing is trained on an evaluation.
+    possible = (num_tokens, 0) if kind == "evaluation" else (num_tokens,)
+    if kind != "demonstration" and (len(step.policy_versions) != num_tokens or num_logprobs not in possible):
         return "wrong_length"
     if not np.isfinite(step.behavior_logprobs).all():
         return "not_finite"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
+from computerrl.common.chat import ChatTurn
 from computerrl.common.vision.processor import Processed
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class GenerationRequest:
     """Whether older weights may sample this completion too, in an engine that keeps some (`actor.engines.cross_policy`)."""
     images: tuple[RequestImage, ...] = ()
     """Images of the prompt, in the order of their tokens."""
+    chat: tuple[ChatTurn, ...] = ()
+    """The prompt as turns, for a server that takes those alone; an engine with weights samples from ``prompt_tokens``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class Completion:
     """A sampled completion."""
 
     tokens: np.ndarray
-    """[A] int32, stop token included."""
+    """[A] int32, stop token included; none where a server sends text alone."""
     logprobs: np.ndarray
     """[A] float32, under the sampling distribution (temperature applied; temperature 1 when greedy)."""
     policy_versions: np.ndarray

@@ -1,7 +1,8 @@
 """An engine whose completions come from a model server, for evaluating served models (`computerrl eval --endpoint`).
 
 It loads no weights: every version without tensors is served by the same model. Log-probs are those of the server (before
-temperature, unless it runs with ``--logprobs-mode processed_logprobs``), and nothing is trained on them.
+temperature, unless it runs with ``--logprobs-mode processed_logprobs``), and nothing is trained on them. A request with turns of
+a chat goes to the server's chat, and its completion is text without tokens.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
 from computerrl.actor.engines.base import NO_VERSION, Completion, GenerationRequest
 from computerrl.common import log
+from computerrl.common.chat import ChatReply, ChatRequest
 from computerrl.common.endpoint import EndpointCompletion, completion
 from computerrl.common.errors import ConfigError, EndpointBusy, EndpointRefused, EngineFailed, PeerTimeout, Problem, WeightError
 
@@ -38,6 +40,12 @@ class CompletionServer(Protocol):
     """The part of `common.endpoint.Endpoint` used here."""
 
     def complete(self, asked: Mapping[str, Any]) -> EndpointCompletion: ...
+
+    def chat(self, request: ChatRequest) -> ChatReply: ...
+
+
+_Reply = TypeVar("_Reply")
+_NO_INTS, _NO_FLOATS = np.zeros(0, np.int32), np.zeros(0, np.float32)
 
 
 class EndpointEngine:
@@ -99,6 +107,8 @@ class EndpointEngine:
 
     def _complete(self, request: GenerationRequest, seed: int, queued: float) -> Completion:
         version, began = self._version, time.perf_counter()
+        if request.chat:
+            return self._chat(request, seed, queued, began)
         asked = completion(
             model=self._model,
             prompt=request.prompt_tokens.tolist(),
@@ -107,7 +117,7 @@ class EndpointEngine:
             seed=seed,
             stop_tokens=request.stop_tokens,
         )
-        sampled = self._ask(asked)
+        sampled = self._ask(lambda: self._server.complete(asked))
         tokens = sampled.tokens
         is_stopped = not sampled.is_cut and tokens[-1] in request.stop_tokens
         return Completion(
@@ -120,8 +130,22 @@ class EndpointEngine:
             generate_s=time.perf_counter() - began,
         )
 
-    def _ask(self, asked: Mapping[str, Any]) -> EndpointCompletion:
-        """The server's answer. A server that is away, has no time, or ends the connection, is asked again for `PATIENCE_S`."""
+    def _chat(self, request: GenerationRequest, seed: int, queued: float, began: float) -> Completion:
+        asked = ChatRequest(self._model, request.chat, request.max_new_tokens, request.temperature, seed)
+        reply = self._ask(lambda: self._server.chat(asked))
+        return Completion(
+            tokens=_NO_INTS,
+            logprobs=_NO_FLOATS,
+            policy_versions=_NO_INTS,
+            text=reply.text,
+            finish="length" if reply.is_cut else "stop",
+            queue_s=began - queued,
+            generate_s=time.perf_counter() - began,
+        )
+
+    def _ask(self, ask: Callable[[], _Reply]) -> _Reply:
+        """What ``ask`` gets from the server. One that is away, has no time, or ends the connection, is asked again for
+        `PATIENCE_S`."""
         pause_s, longest_s = _BACKOFF_S
         began = time.monotonic()
         deadline = began + PATIENCE_S
@@ -130,7 +154,7 @@ class EndpointEngine:
                 self._num_asked += 1
             wait_s = pause_s
             try:
-                sampled = self._server.complete(asked)
+                reply = ask()
             except PeerTimeout as error:
                 self._end(counts=False)
                 trouble: PeerTimeout | EndpointRefused = error
@@ -143,7 +167,7 @@ class EndpointEngine:
                 trouble = error
             else:
                 self._end()
-                return sampled
+                return reply
             if time.monotonic() > deadline:
                 raise self._given_up(trouble, began)
             log.get_logger().warning("endpoint.away", reason=str(trouble), again_in_s=wait_s)

@@ -25,6 +25,7 @@ from computerrl.actor.prompts.formats.coordinates import thousand
 from computerrl.actor.prompts.images import ImageTokens
 from computerrl.actor.prompts.tokenizer import FolderTokenizer, Tokenizer
 from computerrl.common import log
+from computerrl.common.chat import ChatTurn
 from computerrl.common.config import Actions, PromptConfig, RunConfig
 from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.messages import Action, Observation, ScreenshotRef, ShownImages
@@ -48,6 +49,8 @@ class Prompt:
     """[P] int32; ids are final, image tokens included."""
     images: tuple[ScreenshotRef, ...] = ()
     """Screenshots that it shows, in its order."""
+    messages: tuple[ChatMessage, ...] = ()
+    """The turns that the tokens stand for."""
 
 
 class PromptBuilder:
@@ -61,8 +64,10 @@ class PromptBuilder:
         actions: Actions = "api_gui",
         images: ImageTokens | None = None,
         screen_size: tuple[int, int] = (1280, 720),
+        for_chat: bool = False,
     ) -> None:
-        """``images``: for a format that shows them. ``screen_size``: width and height of the desktops in pixels.
+        """``images``: for a format that shows them. ``screen_size``: width and height of the desktops in pixels. ``for_chat``:
+        prompts go to a server as turns of a chat.
 
         Raises `ConfigError` when this tokenizer or the token budget is not enough for the format."""
         self._tokenizer = tokenizer
@@ -74,6 +79,7 @@ class PromptBuilder:
             raise ConfigError([Problem("actor.prompt.format", reason, "use computerrl_text (the screen as rows) or compact")])
         self._images = images if self._format.shows_images else None
         self._screen_size = screen_size
+        self._for_chat = for_chat
         self._cue = None if config.chat_template else self._format.plain_cue
         self._warned: set[tuple[str, str]] = set()
         self._opening = tokenizer.opening() if self._cue is None else ""
@@ -156,7 +162,8 @@ class PromptBuilder:
         if len(prompt.tokens) > limit:
             # A long window title in a small budget is all that may be left to blame: the end asks for the action.
             first = len(self._tokenizer.start_tokens) if self._cue is not None else 0
-            prompt = Prompt(np.concatenate([prompt.tokens[:first], prompt.tokens[first - limit :]]))
+            tokens = np.concatenate([prompt.tokens[:first], prompt.tokens[first - limit :]])
+            prompt = Prompt(tokens, messages=prompt.messages)
         return prompt
 
     def _num_images(self, num_screens: int) -> int:
@@ -191,10 +198,21 @@ class PromptBuilder:
     def request_images(self, prompt: Prompt, *, shown: ShownImages = "own") -> tuple[RequestImage, ...]:
         """The images of ``prompt`` for an engine, or those ``shown`` in place of them. Raises `PictureError` when one cannot be
         read."""
-        if self._images is None:
+        if self._images is None or self._for_chat:
             return ()
         give = {"own": self._images.image, "blank": self._images.blank, "foreign": self._images.foreign}[shown]
         return tuple(map(give, prompt.images))
+
+    def chat_turns(self, prompt: Prompt, *, shown: ShownImages = "own") -> tuple[ChatTurn, ...]:
+        """``prompt`` as turns of a chat with the stored bytes of its images, or of those ``shown`` in place of them; none for an
+        engine that takes tokens. Raises `PictureError` when an image cannot be read."""
+        return tuple(self._turn(message, shown) for message in prompt.messages) if self._for_chat else ()
+
+    def _turn(self, message: ChatMessage, shown: ShownImages) -> ChatTurn:
+        # Text on a screen must not end its turn: servers read names of special tokens as those tokens.
+        message = self._tokenizer.harmless(message)
+        image = () if message.image is None or self._images is None else (self._images.encoded(message.image, shown),)
+        return ChatTurn(message.role, tuple(part for part in (*image, message.text) if part) or ("",))
 
     def render(self, action_text: str, observation: Observation, *, seed: str = "") -> str:
         """Completion that stands for a demonstrated action; ``seed`` decides its points in elements.
@@ -238,7 +256,7 @@ class PromptBuilder:
             tokens = self._encode_plain(messages, texts)
         if self._images is not None:
             self._check_images(tokens, refs)
-        return Prompt(np.asarray(tokens, dtype=np.int32), refs)
+        return Prompt(np.asarray(tokens, dtype=np.int32), refs, tuple(messages))
 
     def _encode_plain(self, messages: Sequence[ChatMessage], image_texts: Sequence[str]) -> list[int]:
         """Without chat template: a line break between messages, and around each image."""
@@ -276,20 +294,30 @@ def make_builder(
     actions: Actions,
     screen_size: tuple[int, int],
     read: ReadScreenshot,
+    for_chat: bool = False,
 ) -> PromptBuilder:
     """The builder for the model in ``folder``. ``screen_size``: width and height of the desktops in pixels; ``read``: of
-    screenshots.
+    screenshots; ``for_chat``: see `PromptBuilder`.
 
     Raises `ConfigError` like `PromptBuilder`, and where a format shows images that the model does not take."""
     images = ImageTokens.of(folder, tokenizer, read=read) if config.shows_images else None
-    return PromptBuilder(tokenizer, config, actions=actions, images=images, screen_size=screen_size)
+    return PromptBuilder(tokenizer, config, actions=actions, images=images, screen_size=screen_size, for_chat=for_chat)
 
 
 def builder_of_run(config: RunConfig, folder: Path, tokenizer: Tokenizer) -> PromptBuilder:
     """The builder of an actor of ``config``, which reads screenshots from the run folder."""
     read = functools.partial(read_screenshot, RunFolder(config.folder).trajectories)
     size = (config.desktop.screen_width, config.desktop.screen_height)
-    return make_builder(folder, tokenizer, config.actor.prompt, actions=config.tasks.actions, screen_size=size, read=read)
+    endpoint = config.actor.endpoint
+    return make_builder(
+        folder,
+        tokenizer,
+        config.actor.prompt,
+        actions=config.tasks.actions,
+        screen_size=size,
+        read=read,
+        for_chat=endpoint is not None and endpoint.mode == "chat",
+    )
 
 
 def unreadable(ref: ScreenshotRef) -> bytes:

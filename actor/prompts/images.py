@@ -13,13 +13,16 @@ from computerrl.actor.prompts.formats.coordinates import Extents, thousand
 from computerrl.actor.prompts.tokenizer import Tokenizer
 from computerrl.common.config import Coordinates
 from computerrl.common.errors import ConfigError, Problem
-from computerrl.common.messages import ScreenshotRef
+from computerrl.common.messages import ScreenshotRef, ShownImages
+from computerrl.common.vision.encoded import black_image
 from computerrl.common.vision.layout import image_text
 from computerrl.common.vision.processor import load_processor
 from computerrl.common.vision.screens import ReadScreenshot, Screens
 
 MAX_KEPT_BYTES = 128 * 2**20
 """Maximum memory for processed images. Rollouts of a group begin with the same screen; prompts of an episode share screens."""
+MAX_SENT = 1000
+"""Maximum number of encoded images that are remembered for being shown in place of others."""
 
 
 class ImageTokens:
@@ -32,6 +35,7 @@ class ImageTokens:
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, RequestImage] = OrderedDict()
         self._kept_bytes = 0
+        self._sent: OrderedDict[str, ScreenshotRef] = OrderedDict()
 
     @classmethod
     def of(cls, folder: Path, tokenizer: Tokenizer, *, read: ReadScreenshot) -> ImageTokens:
@@ -77,6 +81,20 @@ class ImageTokens:
             others = [one for name, one in self._kept.items() if name != ref.content_hash]
         fitting = [one for one in others if one.processed.layout == own.processed.layout]
         return fitting[-1] if fitting else self.blank(ref)
+
+    def encoded(self, ref: ScreenshotRef, shown: ShownImages = "own") -> bytes:
+        """The stored bytes of ``ref``, or an encoded image to show in place of it: as in `blank`, or in `foreign` of the same
+        size. Raises `PictureError` when it cannot be read."""
+        size = (ref.width, ref.height)
+        with self._lock:
+            others = [one for one in self._sent.values() if (one.width, one.height) == size and one != ref]
+            self._sent[ref.content_hash] = ref
+            self._sent.move_to_end(ref.content_hash)
+            if len(self._sent) > MAX_SENT:
+                self._sent.popitem(last=False)
+        if shown == "own":
+            return self._screens.encoded(ref)
+        return self._screens.encoded(others[-1]) if shown == "foreign" and others else black_image(*size, "png")
 
     def image(self, ref: ScreenshotRef) -> RequestImage:
         """``ref`` for an engine. Raises `PictureError` when it cannot be read."""

@@ -48,6 +48,9 @@ class Tokenizer(Protocol):
 
         ``image_texts``: text of the tokens of each image of ``messages``, in their order."""
 
+    def harmless(self, message: ChatMessage) -> ChatMessage:
+        """``message`` without names of the model's special tokens, as `encode_chat` writes it."""
+
     def encode_image(self, text: str) -> list[int]:
         """Token ids of an image, ``text`` as in `encode_chat`."""
 
@@ -178,7 +181,7 @@ class FolderTokenizer:
     # --- chat ---------------------------------------------------------------------------------------------------------
 
     def encode_chat(self, messages: Sequence[ChatMessage], *, image_texts: Sequence[str] = ()) -> list[int]:
-        text = self._template.prompt([self._harmless(message) for message in messages])
+        text = self._template.prompt([self.harmless(message) for message in messages])
         if image_texts:
             assert self.image_token is not None
             first, *rest = text.split(self.image_token)
@@ -258,8 +261,8 @@ class FolderTokenizer:
 
         return ChatTemplate(render, source=str(self._folder), image_token=self.image_token)
 
-    def _harmless(self, message: ChatMessage) -> ChatMessage:
-        """Text on a screen must not end its turn."""
+    def harmless(self, message: ChatMessage) -> ChatMessage:
+        # Text on a screen must not end its turn.
         return replace(message, text=self._texts_in_chats.harmless(message.text))
 
 

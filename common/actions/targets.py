@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from computerrl.common.messages import Action, Element
+from computerrl.common.actions import ACTIONS
+from computerrl.common.messages import MAX_PLACES, Action, Element
 
 MAX_LABEL_CHARS = 32
 """Elements with longer texts are shown and demonstrated by number: a prompt may cut them."""
@@ -78,3 +79,39 @@ def element_at(elements: Sequence[Element], x: int, y: int) -> Element | None:
 def plain(text: str) -> str:
     """``text`` with every run of blanks as one: how texts of elements are compared."""
     return " ".join(text.split())
+
+
+def places_of(action: Action, elements: Sequence[Element], *, width: int, height: int) -> tuple[int, ...]:
+    """Pixels of a screen with ``elements`` and ``width`` x ``height`` pixels at which ``action`` points: x, y, or x, y of each
+    place of a drag, its start first. Of a longer path the first ones and the last.
+
+    Empty where it points at none, at an element that is not there, or at a place outside the screen."""
+    try:
+        path = _path(action, elements)
+    except LookupError:
+        return ()
+    points = list(zip(path[::2], path[1::2], strict=False))
+    if not all(0 <= x < width and 0 <= y < height for x, y in points):
+        return ()
+    if len(points) > MAX_PLACES:
+        points = [*points[: MAX_PLACES - 1], points[-1]]
+    return tuple(number for point in points for number in point)
+
+
+def _path(action: Action, elements: Sequence[Element]) -> list[int]:
+    """Raises `LookupError`."""
+    args = action.args
+    if action.name == "drag":
+        ends = [find_target(elements, args[end]) for end in ("source", "target")]
+        return [number for end in ends for number in (end.x, end.y)]
+    if action.name == "drag_pixels":
+        return list(args["path"])
+    target, y = args.get("target"), args.get("y")
+    if target is None or "y" not in {param.name for param in ACTIONS[action.name].params}:
+        return []  # Targets of application calls are no elements (files.copy).
+    if y is None:
+        element = find_target(elements, target)
+        return [element.x, element.y]
+    if isinstance(target, str):
+        raise LookupError(f"{target!r:.80} is no pixel column")
+    return [target, y]

@@ -108,8 +108,14 @@ class EndpointConfig(Section):
     """A server that holds the model to evaluate. Read by the actors and by launch."""
 
     url: str
-    """Address of an OpenAI-compatible server, up to and with `/v1`. The server must support vLLM's option
-    `return_token_ids`."""
+    """Address of an OpenAI-compatible server, up to and with `/v1`."""
+    mode: Literal["tokens", "chat"] = "tokens"
+    """Form of prompts and completions. `tokens`: token ids in both directions, with log-probs; the server must support vLLM's
+    option `return_token_ids`, and prompts show no images. `chat`: the turns of the conversation, with screenshots as
+    `image_url`, and text as the reply (`/v1/chat/completions`). The server then writes the prompt with its own chat template."""
+    image_format: Literal["stored", "png"] = "stored"
+    """Format of screenshots that are sent in mode `chat`. `stored`: the stored bytes, whose format is
+    `desktop.screenshot_format`. `png`: a PNG of the stored image, for servers that take no WebP."""
     model: str | None = None
     """Name of the model on the server. None: the only model that it serves."""
     key_file: Place | None = None
@@ -142,7 +148,8 @@ class ActorConfig(Section):
     engine: Literal["vllm", "transformers", "endpoint"] = "transformers"
     """Policy engine that samples completions. `transformers`: the faster engine on CPUs and for models of a few hundred million
     parameters (`computerrl bench engines`). `vllm`: for GPUs and larger models. `endpoint`: a server samples, and the run can
-    only evaluate. `model.name` is then a folder with the model's config.json and tokenizer."""
+    only evaluate. `model.name` is then a folder with the model's config.json and tokenizer, and for prompts with images with
+    its image processor."""
     endpoint: EndpointConfig | None = None
     """Settings of the server for engine `endpoint`. None: there is no server."""
     inference: Literal["local", "central"] = "local"

@@ -314,10 +314,28 @@ def _endpoint_problems(config: RunConfig) -> list[Problem]:
     trains = recipe.max_updates > 0 or recipe.demos_per_family > 0 or any(recipe.demos_of_family.values()) or recipe.specialists
     if trains or config.tasks.recordings is not None:
         step = "use computerrl eval FOLDER --endpoint URL, or another engine"
-        return [Problem("actor.engine", "a model on a server takes no weights, so the run can only evaluate", step)]
-    if config.mode == "serial" or config.actor.older_policy_every is not None:
-        step = "leave out mode: serial and actor.older_policy_every"
-        return [Problem("actor.engine", "endpoint works with mode processes and one policy only", step)]
+        reason = "a model on a server takes no weights, so the run can only evaluate"
+        if config.actor.endpoint is not None and config.actor.endpoint.mode == "chat":
+            reason += "; in mode chat its replies have neither token ids nor log-probs either"
+        return [Problem("actor.engine", reason, step)]
+    if config.actor.older_policy_every is not None:
+        step = "leave out actor.older_policy_every"
+        return [Problem("actor.engine", "a model on a server has one policy only", step)]
+    return _chat_problems(config)
+
+
+def _chat_problems(config: RunConfig) -> list[Problem]:
+    """Problems of prompts for the engine `endpoint`: only turns of a chat have images, and turns go through a chat template."""
+    actor = config.actor
+    assert actor.endpoint is not None
+    if actor.endpoint.mode == "tokens":
+        if not actor.prompt.shows_images:
+            return []
+        reason = f"tokens, which show no images, and actor.prompt.format is {actor.prompt.format}"
+        return [Problem("actor.endpoint.mode", reason, "set it to chat")]
+    if actor.prompt.format.startswith("compact") and not actor.prompt.chat_template:
+        reason = "false, and a server in mode chat writes every prompt with its chat template"
+        return [Problem("actor.prompt.chat_template", reason, "set it to true")]
     return []
 
 
@@ -394,7 +412,7 @@ def _image_problems(config: RunConfig) -> list[Problem]:
     """Problems of a format that shows images: engines that take tokens alone, and screens that are not there."""
     actor, problems = config.actor, []
     reason = "{} takes prompts of tokens alone, and actor.prompt.format is " + actor.prompt.format
-    if actor.engine != "transformers":
+    if actor.engine not in ("transformers", "endpoint"):
         problems.append(Problem("actor.engine", reason.format(actor.engine), "set it to transformers"))
     if actor.inference == "central":
         problems.append(Problem("actor.inference", reason.format("an engine process"), "set it to local"))

@@ -16,6 +16,7 @@ from typing import get_args
 from computerrl.common.messages.base import (
     FLOAT32,
     INT32,
+    MAX_PLACES,
     SCHEMA_VERSION,
     EndReason,
     FinalAction,

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Meta
 from msgspec.structs import force_setattr
 
-SCHEMA_VERSION = 13
+SCHEMA_VERSION = 14
 """Version of all messages together. It is raised whenever a field changes; a peer of another version is refused by name."""
 
 INT32, FLOAT32 = np.dtype("<i4"), np.dtype("<f4")
@@ -32,6 +32,9 @@ FloatArray = Annotated[np.ndarray, "float32"]
 """One-dimensional array of 32-bit floats, sent as raw bytes."""
 Number = Annotated[int, Meta(ge=-(2**53), le=2**53)]
 """Integer from -2^53 to 2^53: a sum of a few of them still fits the wire."""
+MAX_PLACES = 16
+Places = Annotated[tuple[Number, ...], Meta(max_length=2 * MAX_PLACES)]
+"""Pixels of a screen: x, y of at most 16 places."""
 Seed = Annotated[int, Meta(ge=0, le=2**48)]
 """First seed of an order, at most 2^48; the seeds of its task instances count up from it."""
 Version = Annotated[int, Meta(ge=-1, lt=2**31)]

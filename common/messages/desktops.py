@@ -11,6 +11,7 @@ from computerrl.common.messages.base import (
     Line,
     Name,
     Number,
+    Places,
     SettledBy,
     Text,
     Wire,
@@ -198,6 +199,8 @@ class DesktopView(Wire, frozen=True):
     """Reward from the evaluator, None before the evaluation."""
     screenshot: ScreenshotRef | None
     """Last screenshot."""
+    places: Places = ()
+    """Pixels at which the last action pointed, as in `Step.places`."""
 
     def __post_init__(self) -> None:
         cut_lines(self, "reason", "instruction", "action", "action_error")

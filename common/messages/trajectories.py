@@ -19,6 +19,7 @@ from computerrl.common.messages.base import (
     Name,
     Number,
     OrderKind,
+    Places,
     SettledBy,
     Version,
     Wire,
@@ -64,7 +65,8 @@ class Step(Wire, frozen=True):
     action_tokens: IntArray
     """[A] tokens of the completion, end-of-action token included."""
     behavior_logprobs: FloatArray
-    """[A] log-probs under the sampling distribution (temperature applied); empty for demonstrations."""
+    """[A] log-probs under the sampling distribution (temperature applied); empty for demonstrations, and for evaluations of a
+    server that sends text alone."""
     policy_versions: IntArray
     """[A] policy version that sampled each token; empty for demonstrations."""
     action_text: str
@@ -79,6 +81,9 @@ class Step(Wire, frozen=True):
     timing: StepTiming
     images: tuple[ScreenshotRef, ...] = ()
     """Screenshots that the prompt shows, in its order; none where the format shows text alone."""
+    places: Places = ()
+    """Pixels of the screenshot at which the action points: x, y, or x, y of each place of a drag, its start first. Empty: it
+    points at none. For people; an element that the action names counts by its centre."""
     matched: bool | None = None
     """Whether the action equals the demonstrator's. If not, the demonstrator's was done instead, or the episode ended. None: no
     demonstrator took part."""

@@ -43,7 +43,11 @@ class RecordedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Parameter of the action (`target`, `source`) -> element; without those given as pixels."""
     observation: Observation
     picture: str
-    """The screen as WebP, base64; empty: none was taken. For people and other programs; nothing here reads it."""
+    """The screen as WebP, base64; empty: none was taken. For people (`computerrl replay FILE`); replays on desktops do not read
+    it."""
+    pointed: tuple[int, ...] = ()
+    """Pixels at which the person pointed: x, y, or x, y of both ends of a drag. Empty: the action was typed, or pointed at
+    nothing."""
 
 
 class Recording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -63,7 +63,7 @@ class Screens:
 
     def decode(self, ref: ScreenshotRef) -> Image.Image:
         """The pixels. Raises `PictureError`. `layout` has accepted the size: memory is taken for it here."""
-        where = f"screenshot {ref.content_hash} in {ref.segment} at {ref.offset}"
+        where = _where(ref)
         if ref.num_bytes > 4 * ref.width * ref.height + 2**16:
             raise PictureError(f"{where} takes {ref.num_bytes} bytes, more than its pixels", mismatch=True)
         try:
@@ -87,6 +87,13 @@ class Screens:
         if num_frames != 1:
             raise PictureError(f"{where} has {num_frames} frames", mismatch=True)
 
+    def encoded(self, ref: ScreenshotRef) -> bytes:
+        """The stored bytes. Raises `PictureError` when they cannot be read."""
+        try:
+            return self._read(ref)
+        except (OSError, ValueError) as error:
+            raise PictureError(f"{_where(ref)} cannot be read: {error}", mismatch=False) from error
+
     @contextmanager
     def reading(self, read: ReadScreenshot) -> Iterator[None]:
         """Take images from ``read`` meanwhile."""
@@ -95,3 +102,7 @@ class Screens:
             yield
         finally:
             self._read = own
+
+
+def _where(ref: ScreenshotRef) -> str:
+    return f"screenshot {ref.content_hash} in {ref.segment} at {ref.offset}"

@@ -76,6 +76,7 @@ class Drag(_Command):
     y: Pixel
     to_x: Pixel
     to_y: Pixel
+    exact: bool = False
 
 
 class Choose(_Command):
@@ -107,6 +108,12 @@ class Restart(_Command):
 Command = Act | Type | Key | Click | Hover | Scroll | Drag | Choose | Score | Save | Restart
 
 _COMMAND: TypeAdapter[Command] = TypeAdapter(Annotated[Command, Field(discriminator="do")])
+
+
+def pixels_of(command: Click | Hover | Scroll | Drag) -> tuple[int, ...]:
+    """Where the pointer was: x, y, or x, y of both ends of a drag."""
+    ends = (command.to_x, command.to_y) if isinstance(command, Drag) else ()
+    return (command.x, command.y, *ends)
 
 
 def parse_command(text: str) -> Command:

@@ -192,11 +192,11 @@ class Hub:
                 session.act(render_action(Action(name="type", args={"text": text, "enter": enter})))
             case commands.Key(keys=keys):
                 session.act(render_action(Action(name="key", args={"keys": keys})))
-            case _:
+            case commands.Click() | commands.Hover() | commands.Scroll() | commands.Drag():
                 # The element under the pointer is known only when the command's turn has come.
-                session.act(lambda: self._pointed(command))
+                session.act(lambda: self._pointed(command), pointed=commands.pixels_of(command))
 
-    def _pointed(self, command: commands.Command) -> Action:
+    def _pointed(self, command: commands.Click | commands.Hover | commands.Scroll | commands.Drag) -> Action:
         elements = self._session.episode.elements
         match command:
             case commands.Click(x=x, y=y, button=button, count=count, exact=exact):
@@ -205,9 +205,8 @@ class Hub:
                 return pointing.hover(elements, x, y, exact=exact)
             case commands.Scroll(x=x, y=y, direction=direction, exact=exact):
                 return pointing.scroll(elements, x, y, direction=direction, exact=exact)
-            case commands.Drag(x=x, y=y, to_x=to_x, to_y=to_y):
-                return pointing.drag(elements, (x, y), (to_x, to_y))
-        raise AssertionError(f"{command} points at nothing")
+            case commands.Drag(x=x, y=y, to_x=to_x, to_y=to_y, exact=exact):
+                return pointing.drag(elements, (x, y), (to_x, to_y), exact=exact)
 
     # --- news
 

@@ -54,11 +54,14 @@ def scroll(elements: Sequence[Element], x: int, y: int, *, direction: Direction,
     return Action(name="scroll", args={**_target(elements, x, y, exact=exact), "direction": direction})
 
 
-def drag(elements: Sequence[Element], start: tuple[int, int], end: tuple[int, int]) -> Action:
-    """One element pulled onto another. Raises `NothingThere`."""
+def drag(elements: Sequence[Element], start: tuple[int, int], end: tuple[int, int], *, exact: bool = False) -> Action:
+    """One element pulled onto another, or from pixel to pixel. Raises `NothingThere` where an element is missing."""
+    if exact:
+        return Action(name="drag_pixels", args={"path": [*start, *end]})
     source, target = element_at(elements, *start), element_at(elements, *end)
     if source is None or target is None:
-        raise NothingThere("dragging goes from one element onto another: there is none at its " + ("end" if source else "start"))
+        where = "end" if source else "start"
+        raise NothingThere(f"dragging goes from one element onto another: there is none at its {where} (Exact pixels needs none)")
     return Action(name="drag", args={"source": name_of(elements, source), "target": name_of(elements, target)})
 
 

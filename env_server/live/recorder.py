@@ -25,6 +25,8 @@ class PerformedAction:
     observation: Observation
     picture: bytes
     """Screen as WebP; empty: none."""
+    pointed: tuple[int, ...] = ()
+    """Pixels at which the person pointed, as in `RecordedStep`."""
 
 
 def to_recording(
@@ -67,6 +69,7 @@ def _step(one: PerformedAction) -> RecordedStep:
         targets=_targets(one.action, one.observation.elements),
         observation=structs.replace(one.observation, screenshot=None),
         picture=base64.b64encode(one.picture).decode("ascii"),
+        pointed=one.pointed,
     )
 
 

@@ -237,8 +237,9 @@ class LiveSession:
 
     # --- actions
 
-    def act(self, action: Action | str | Callable[[], Action]) -> None:
-        """Carry out an action: a parsed one, a text, or one made from the episode's elements when its turn has come."""
+    def act(self, action: Action | str | Callable[[], Action], *, pointed: tuple[int, ...] = ()) -> None:
+        """Carry out an action: a parsed one, a text, or one made from the episode's elements when its turn has come. ``pointed``:
+        pixels at which the person pointed, as in `RecordedStep`."""
         episode, desktop = self.episode, self._desktop
         if self.phase != "ready" or episode.observation is None or desktop is None:
             return
@@ -251,11 +252,11 @@ class LiveSession:
         if episode.finished:
             episode.add_entry(text, "the task has ended: start it again, or choose another")
         elif parsed.name in FINAL_ACTIONS:
-            episode.performed.append(self._performed(parsed, episode.observation))
+            episode.performed.append(self._performed(parsed, episode.observation, ()))
             episode.add_entry(text, "")
             self._finish()
         else:
-            self._step(desktop, self._performed(parsed, episode.observation), text)
+            self._step(desktop, self._performed(parsed, episode.observation, pointed), text)
 
     def observe(self) -> None:
         """Observe the screen again, because it changed by itself."""
@@ -291,9 +292,9 @@ class LiveSession:
         self.episode.finished = True
         self.score()
 
-    def _performed(self, action: Action, observation: Observation) -> PerformedAction:
+    def _performed(self, action: Action, observation: Observation, pointed: tuple[int, ...]) -> PerformedAction:
         frame = self.frame()
-        return PerformedAction(action, observation, b"" if frame is None else encode(frame))
+        return PerformedAction(action, observation, b"" if frame is None else encode(frame), pointed)
 
     # --- for the page
 

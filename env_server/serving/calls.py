@@ -56,6 +56,8 @@ class TaskSetting:
     tasks: TasksConfig
     judge: Judge
     untouched: Untouched
+    by_pixels: bool = False
+    """Whether recorded demonstrations name the pixels at which people pointed instead of elements."""
 
 
 def reset(message: TaskReset, *, setting: TaskSetting, timings: Mapping[str, Timings]) -> Work:
@@ -93,7 +95,8 @@ def _still_shown(worker: DesktopWorker, prepared: PreparedTask | None, task: Tas
 
 
 def _put_on_screen(worker: DesktopWorker, task: TaskRef, setting: TaskSetting) -> tuple[PreparedTask, Observation]:
-    instance = with_recording(task_instance(task, tasks=setting.tasks), task, tasks=setting.tasks)
+    scripted = task_instance(task, tasks=setting.tasks)
+    instance = with_recording(scripted, task, tasks=setting.tasks, by_pixels=setting.by_pixels)
 
     def judge_untouched() -> Evaluation:
         _reset(worker, task, instance)

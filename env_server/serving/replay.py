@@ -3,7 +3,8 @@
 Elements are found again by role, text and position, and named as any demonstrator names them
 (`env_server.tasks.targets.name_of`): their numbers may differ. Where an element is missing, the replay waits a step or two, then
 returns the recorded action. That action fails, the episode is judged like any other, and the learner leaves failed demonstrations
-out.
+out. For a policy that sees images, an action goes to the pixel at which the person pointed; where its element has moved, to the
+same place in the element.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ MAX_SHIFT = 80
 _FAIL = Action(name="fail", args={})
 
 
-def with_recording(instance: TaskInstance, task: TaskRef, *, tasks: TasksConfig) -> TaskInstance:
-    """``instance`` with the recorded demonstrator of ``task`` where there is one, else unchanged."""
+def with_recording(instance: TaskInstance, task: TaskRef, *, tasks: TasksConfig, by_pixels: bool = False) -> TaskInstance:
+    """``instance`` with the recorded demonstrator of ``task`` where there is one, else unchanged. ``by_pixels``: it names pixels
+    instead of elements, where the person pointed."""
     try:
         recording = find_recording(tasks, task)
     except (ValueError, OSError) as error:
@@ -40,12 +42,14 @@ def with_recording(instance: TaskInstance, task: TaskRef, *, tasks: TasksConfig)
         return instance
 
     def demonstrate(instruction: str, observation: Observation, actions: Sequence[Action], get: Getter) -> Action:
-        return next_action(recording, instruction, observation, actions)
+        return next_action(recording, instruction, observation, actions, by_pixels=by_pixels)
 
     return replace(instance, demonstrate=demonstrate)
 
 
-def next_action(recording: Recording, instruction: str, observation: Observation, actions: Sequence[Action]) -> Action:
+def next_action(
+    recording: Recording, instruction: str, observation: Observation, actions: Sequence[Action], *, by_pixels: bool = False
+) -> Action:
     """The person's action at this point. An instance whose instruction has changed since the recording is given up."""
     if instruction != recording.instruction:
         log.get_logger().warning("recording.outdated", task=recording.task.task_id, asked=instruction, then=recording.instruction)
@@ -55,9 +59,12 @@ def next_action(recording: Recording, instruction: str, observation: Observation
         return DONE
     step = recording.steps[number]
     action = parse_action(step.action_text)
-    names = _names(step.targets, observation.elements)
-    if names is None:
+    found = _elements(step.targets, observation.elements)
+    if found is None:
         return WAIT if num_waits < MAX_WAITS else action
+    if by_pixels and step.pointed and found:
+        return _at_pixels(action, step, found, observation)
+    names = {param: name_of(observation.elements, element) for param, element in found.items()}
     return Action(name=action.name, args={**action.args, **names})
 
 
@@ -73,14 +80,41 @@ def _progress(steps: Sequence[RecordedStep], actions: Sequence[Action]) -> tuple
     return number, num_waits
 
 
-def _names(targets: Mapping[str, RecordedTarget], elements: Sequence[Element]) -> dict[str, int | str] | None:
-    names: dict[str, int | str] = {}
+def _elements(targets: Mapping[str, RecordedTarget], elements: Sequence[Element]) -> dict[str, Element] | None:
+    """Parameter -> element on the screen of now; None where one is missing."""
+    found: dict[str, Element] = {}
     for param, target in targets.items():
         element = _find(elements, target)
         if element is None:
             return None
-        names[param] = name_of(elements, element)
-    return names
+        found[param] = element
+    return found
+
+
+def _at_pixels(action: Action, step: RecordedStep, found: Mapping[str, Element], observation: Observation) -> Action:
+    """``action`` at the places in the elements ``found`` at which the person pointed."""
+    ends = (("source", step.pointed[:2]), ("target", step.pointed[-2:]))
+    path = [
+        number
+        for param, pixel in ends
+        if param in found
+        for number in _moved(pixel, step.targets[param], found[param], observation)
+    ]
+    if action.name == "drag":
+        return Action(name="drag_pixels", args={"path": path})
+    return Action(name=action.name, args={**action.args, "target": path[0], "y": path[1]})
+
+
+def _moved(pixel: Sequence[int], then: RecordedTarget, now: Element, observation: Observation) -> tuple[int, int]:
+    """``pixel`` as far from the element's centre as it was, inside the element and on the screen."""
+    x = _within(pixel[0] - then.x, now.width) + now.x
+    y = _within(pixel[1] - then.y, now.height) + now.y
+    return min(max(x, 0), observation.screen_width - 1), min(max(y, 0), observation.screen_height - 1)
+
+
+def _within(shift: int, size: int) -> int:
+    """``shift`` from the middle of ``size`` pixels, inside them."""
+    return min(max(shift, -(size // 2)), max(0, size - size // 2 - 1))
 
 
 def _find(elements: Sequence[Element], target: RecordedTarget) -> Element | None:

@@ -67,7 +67,9 @@ class DesktopService:
         available_mb: Callable[[], int] = memory.available_mb,
         judge: Judge | None = None,
         untouched: Untouched | None = None,
+        by_pixels: bool = False,
     ) -> None:
+        """``by_pixels``: see `calls.TaskSetting`."""
         times = times or ServiceTimes()
         families = families_of(tasks)
         self.timings = {name: Timings() for name in ("step", "settle", "observe", "reset", "evaluate")}
@@ -75,7 +77,7 @@ class DesktopService:
         self._tasks = tasks
         self._grace_s = times.grace_s
         self._judge = judge or make_judge(config.driver, tasks)
-        self._setting = calls.TaskSetting(tasks, self._judge, untouched or Untouched(config))
+        self._setting = calls.TaskSetting(tasks, self._judge, untouched or Untouched(config), by_pixels)
         self._changed = threading.Condition()
         """Lock of all that follows; notified when the timer thread may have a new deadline."""
         self._closed = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from computerrl.common.actions import render_action
+from computerrl.common.actions.targets import places_of
 from computerrl.common.messages import (
     DesktopView,
     Element,
@@ -32,6 +33,7 @@ class _ShownEpisode:
     action: str = ""
     completion: str = ""
     action_error: str = ""
+    places: tuple[int, ...] = ()
     reward: float | None = None
 
 
@@ -49,6 +51,9 @@ class DesktopViews:
             case StepRequest(), StepResult() if desktop in self._shown:
                 scene = self._shown[desktop]
                 scene.num_steps += 1
+                seen = scene.observation
+                size = (seen.screen_width, seen.screen_height)
+                scene.places = places_of(request.action, seen.elements, width=size[0], height=size[1])
                 scene.action, scene.completion = render_action(request.action), request.completion
                 scene.action_error, scene.observation = reply.action_error, reply.observation
             case EvaluationRequest(), Evaluation() if desktop in self._shown:
@@ -77,6 +82,7 @@ class DesktopViews:
             scene.action_error,
             scene.reward,
             scene.observation.screenshot,
+            scene.places,
         )
 
     def elements(self, desktop: int) -> tuple[Element, ...]:

@@ -189,7 +189,7 @@ def export(source: str, out: Path) -> None:
 @click.option("--rollouts", type=click.IntRange(1, 256), default=1, show_default=True, help="Rollouts of each instance, K.")
 @click.option("--temperature", type=Number(0, 1000), help="Sampling temperature. Default: 0 for one rollout, 1 for several.")
 @click.option("--config", type=ConfigFile(), metavar="CONFIG", help="Configuration to use in place of the run's.")
-@click.option("--endpoint", metavar="URL", help="A vLLM server that holds the model; CHECKPOINT is a folder with its tokenizer.")
+@click.option("--endpoint", metavar="URL", help="A server that holds the model; CHECKPOINT is a folder with its tokenizer.")
 @click.option("--resume", is_flag=True, help="Continue an interrupted evaluation with the same options.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @SET
@@ -209,7 +209,8 @@ def evaluate(source: str, families: str | None, overrides: tuple[str, ...], *, a
     computerrl eval theirs --config quickstart --endpoint http://127.0.0.1:8000/v1
 
     With --endpoint a server samples (`vllm serve theirs`). --set actor.endpoint.model=NAME chooses one of several models of the
-    server. --set actor.endpoint.key_file=FILE names the file of its key (chmod 600).
+    server. --set actor.endpoint.key_file=FILE names the file of its key (chmod 600). --set actor.endpoint.mode=chat sends turns
+    of a chat, with screenshots where the prompt format shows them, to a server that takes no token ids.
     """
     from computerrl.launch.run.evaluate import Wish, evaluate
 

@@ -46,6 +46,16 @@ class Run(click.ParamType):
         return find_run(str(value))
 
 
+class RunOrRecording(Run):
+    """A run folder, or the file of a demonstration that a person recorded."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """The folder or the file. Raises `ConfigError`."""
+        if str(value).endswith(".json") and os.path.isfile(value):
+            return Path(value)
+        return super().convert(value, param, ctx)
+
+
 class Number(click.FloatRange):
     """A number within bounds. NaN is out of all bounds."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from computerrl.launch.commands.options import RUN, Host, OutFile, Run
+from computerrl.launch.commands.options import RUN, Host, OutFile, Run, RunOrRecording
 
 HOST = click.option(
     "--host", default="127.0.0.1", type=Host(), show_default=True, help="Address to listen on; 127.0.0.1: for this machine only."
@@ -37,7 +37,7 @@ def dashboard(run: Path, host: str, port: int, *, with_parent: bool) -> None:
 
 
 @click.command(short_help="Show the episodes of RUN step by step.")
-@RUN
+@click.argument("run", default="latest", type=RunOrRecording(), metavar="[RUN]")
 @click.argument("episode", required=False, metavar="[EPISODE]")
 @HOST
 @PORT
@@ -46,16 +46,26 @@ def dashboard(run: Path, host: str, port: int, *, with_parent: bool) -> None:
 def replay(run: Path, episode: str | None, host: str, port: int, *, beside: str | None, out: Path | None) -> None:
     """Show the stored episodes of RUN on a web page.
 
-    Each step has its screenshot, prompt, completion, log-probs, policy versions and advantage.
+    Each step has its screenshot with the place at which the action pointed, prompt, completion, log-probs, policy versions and
+    advantage. In place of RUN, the file of a demonstration that a person recorded (`computerrl desktop`) may be given.
 
     \b
     computerrl replay latest
     computerrl replay latest rl-1/4/0 --beside rl-1/4/1
     computerrl replay latest eval-after-rl/3/0 --out episode.html
+    computerrl replay demonstrations/calc-type-cell-11.json
     """
-    from computerrl.launch.web.serve import show_run, write_episode
+    from computerrl.launch.web.serve import show_recording, show_run, write_episode, write_recording_page
 
     names = [name for name in (episode, beside) if name]
+    if run.is_file():
+        if names:
+            raise click.UsageError("a recorded demonstration is one episode: leave out EPISODE and --beside")
+        if out is not None:
+            click.echo(write_recording_page(run, out=out))
+        else:
+            show_recording(run, host=host, port=port, command="computerrl replay")
+        return
     if out is not None:
         if not names:
             raise click.UsageError("--out needs an EPISODE; `computerrl replay RUN` lists all episodes")

@@ -111,7 +111,7 @@ def _film(episode: Record, trajectories: Path) -> Film:
     steps = list(episode.get("steps", ()))
     left_out = max(0, len(steps) - MAX_FRAMES)
     frames = [
-        Frame(thumbnail(step.get("screenshot"), trajectories), _caption(str(step.get("action_text", ""))), _complaint(step))
+        Frame(_picture_of(step, trajectories), _caption(str(step.get("action_text", ""))), _complaint(step))
         for step in steps[:MAX_FRAMES]
     ]
     last = thumbnail(episode.get("final_screenshot"), trajectories)
@@ -128,6 +128,10 @@ def _film(episode: Record, trajectories: Path) -> Film:
     )
 
 
+def _picture_of(step: dict[str, Any], trajectories: Path) -> str:
+    return thumbnail(step.get("screenshot"), trajectories, places=step.get("places") or ())
+
+
 def _caption(answer: str) -> str:
     """The action in an answer: its last line that is neither fence nor tag. Most answers are one line."""
     lines = [line.strip() for line in answer.splitlines()]
@@ -141,19 +145,21 @@ def _complaint(step: dict[str, Any]) -> str:
     return "" if step.get("format_ok", True) else "not an action"
 
 
-def thumbnail(ref: dict[str, Any] | None, trajectories: Path) -> str:
-    """The screenshot as a small WebP data URI; empty when it cannot be read."""
+def thumbnail(ref: dict[str, Any] | None, trajectories: Path, *, places: Sequence[int] = ()) -> str:
+    """The screenshot as a small WebP data URI, with marks at ``places``; empty when it cannot be read."""
     if not ref:
         return ""
     from PIL import Image
 
     from computerrl.common.messages import ScreenshotRef
+    from computerrl.common.vision.encoded import mark_places
     from computerrl.env_server.client import read_screenshot
 
     try:
         with Image.open(io.BytesIO(read_screenshot(trajectories, ScreenshotRef(**ref)))) as stored:
             picture = stored.convert("RGB")
             picture.thumbnail((THUMBNAIL_WIDTH, THUMBNAIL_WIDTH))
+            mark_places(picture, places, width=stored.width, height=stored.height)
             buffer = io.BytesIO()
             picture.save(buffer, format="WEBP", quality=THUMBNAIL_QUALITY, method=4)
     except (OSError, ValueError, TypeError):

@@ -233,10 +233,24 @@ def check_endpoint(config: RunConfig, _machine: Machine) -> list[Finding]:
     if config.actor.endpoint is None:
         return []
     try:
-        Endpoint(config.actor.endpoint).check(longest=config.longest_sample)
+        server = Endpoint(config.actor.endpoint)
+        if config.actor.endpoint.mode == "chat":
+            server.check_chat(images=_black_screens(config))
+        else:
+            server.check(longest=config.longest_sample)
     except ConfigError as error:
         return [Finding(ConfigError, problem) for problem in error.problems]
     return []
+
+
+def _black_screens(config: RunConfig) -> list[bytes]:
+    """As many screenshots as a prompt shows, in the format in which they are stored; none where it shows none."""
+    prompt, desktop = config.actor.prompt, config.desktop
+    if not prompt.shows_images:
+        return []
+    from computerrl.common.vision.encoded import black_image
+
+    return [black_image(desktop.screen_width, desktop.screen_height, desktop.screenshot_format)] * prompt.images
 
 
 def check_device(config: RunConfig, machine: Machine) -> list[Finding]:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from computerrl.broker.client import BrokerClient
     from computerrl.env_server.client import DesktopClient
     from computerrl.env_server.driver import DesktopDriver
+    from computerrl.learner.contracts import AnyTrainer
     from computerrl.learner.process import LearnerLoop
 
 MAX_IDLE_TURNS = 1000
@@ -134,7 +135,8 @@ class SerialRun:
         def make(index: int) -> DesktopDriver:
             return make_driver(desktop, index=index, folder=folder.logs / f"desktop-0-{index}", screenshots=screenshots)
 
-        service = DesktopService(desktop, tasks=self._config.tasks, make=make)
+        by_pixels = self._config.actor.prompt.shows_images
+        service = DesktopService(desktop, tasks=self._config.tasks, make=make, by_pixels=by_pixels)
         stack.callback(service.close)
         return DesktopClient(LocalChannel(service.handle), config=desktop)
 
@@ -143,9 +145,12 @@ class SerialRun:
         from computerrl.actor.engines import make_engine
         from computerrl.actor.prompts.builder import FolderTokenizer, builder_of_run
         from computerrl.actor.worker import ActorWorker
+        from computerrl.common.models.folder import model_folder
         from computerrl.learner.model_store import ensure_model
 
-        model = ensure_model(self._config.model.name)
+        # A served model's folder may hold no weights.
+        name, is_served = self._config.model.name, self._config.actor.endpoint is not None
+        model = model_folder(name) if is_served else ensure_model(name)
         tokenizer = FolderTokenizer(model)
         engine = make_engine(self._config, model, decode=tokenizer.decode)
         stack.callback(engine.close)
@@ -168,12 +173,15 @@ class SerialRun:
         from computerrl.learner.client import DirectWeights
         from computerrl.learner.model.policy import load_policy
         from computerrl.learner.process import LearnerLoop, Neighbours
+        from computerrl.learner.training.served_model import ServedModel
         from computerrl.learner.training.trainer import Trainer
 
+        is_served = self._config.actor.endpoint is not None
+        trainer: AnyTrainer = ServedModel(self._config) if is_served else Trainer(self._config, load_policy(self._config))
         checkpoints = CheckpointStore(self._folder.checkpoints, num_kept=self._config.learner.num_checkpoints_kept)
         around = Neighbours(
             broker=self._peers["learner"][0],
-            trainer=Trainer(self._config, load_policy(self._config)),
+            trainer=trainer,
             weights=DirectWeights(engine.load),
             folder=self._folder,
             checkpoints=checkpoints,

@@ -7,6 +7,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -155,17 +156,19 @@ class Episodes:
         others = sorted(other for other, row in self.rows.items() if row["group_id"] == group)
         return {**record, "group_id": group, "steps": steps, "group": others}
 
-    def ref(self, name: str, index: int) -> ScreenshotRef | None:
-        """Where the picture of a step lies; ``index`` -1: the last one."""
+    def refs(self, name: str) -> dict[str, ScreenshotRef]:
+        """Content hash -> place of every screenshot of an episode."""
         record = self._episodes.read(name) or {}
-        steps = record.get("steps") or []
-        if index >= len(steps):
-            return None
-        tree = record.get("final_screenshot") if index < 0 else steps[index].get("screenshot")
-        try:
-            return ScreenshotRef(**tree) if tree else None
-        except TypeError:
-            return None  # another version wrote it
+        trees = [*(step.get("screenshot") for step in record.get("steps") or []), record.get("final_screenshot")]
+        found = {}
+        for tree in filter(None, trees):
+            with suppress(TypeError):  # Another version wrote it.
+                found[tree["content_hash"]] = ScreenshotRef(**tree)
+        return found
+
+    def ref(self, name: str, content_hash: str) -> ScreenshotRef | None:
+        """Where a screenshot of an episode lies."""
+        return self.refs(name).get(content_hash)
 
     def _texts(self, sample: Record) -> dict[str, Any]:
         if not sample:
@@ -179,7 +182,19 @@ class Episodes:
             }
             for place, token in enumerate(sample["tokens"])
         ]
-        return {"prompt": self._decode(prompt_tokens(sample["prompt"])), "tokens": tokens}
+        return {"prompt": self._prompt(sample), "tokens": tokens}
+
+    def _prompt(self, sample: Record) -> Sequence[str | Record]:
+        """A prompt as texts and images in its order."""
+        images = sample.get("images") or []
+        parts: list[str | Record] = []
+        begin, tokens = 0, prompt_tokens(sample["prompt"])
+        for place, token in enumerate([*tokens, -1]):
+            if token < 0:
+                parts += [self._decode(tokens[begin:place])] if place > begin else []
+                parts += [images[-1 - token]] if place < len(tokens) else []
+                begin = place + 1
+        return parts
 
     def _decode(self, tokens: Sequence[int]) -> str:
         if self._tokenizer is None:
@@ -196,7 +211,7 @@ class Episodes:
 
 
 def prompt_tokens(packed: str) -> list[int]:
-    """The tokens of a sample's `prompt`."""
+    """The tokens of a sample's `prompt`. -1 is its first image, -2 the second."""
     found: list[int] = np.frombuffer(zlib.decompress(base64.b64decode(packed)), dtype="<i4").tolist()
     return found
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import getpass
 import os
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from socket import gethostname
@@ -32,6 +34,34 @@ def show_run(folder: Path, *, host: str, port: int, page: str, command: str, wit
     asyncio.run(_serve(folder, host=host, port=port, page=page, command=command, with_parent=with_parent))
 
 
+def show_recording(path: Path, *, host: str, port: int, command: str) -> None:
+    """Serve the page of a recorded demonstration until SIGINT or SIGTERM. Raises `ConfigError`, `SetupError`."""
+    from computerrl.launch.web.recording import recording_page
+
+    asyncio.run(_serve_page(recording_page(path, is_linked=True), host=host, port=port, command=command))
+
+
+async def _serve_page(page: str, *, host: str, port: int, command: str) -> None:
+    from computerrl.common import lifecycle, pages
+    from computerrl.launch.report.charts import PAGE_FOLDER
+
+    stop = asyncio.Event()
+    for number in lifecycle.stop_signals():
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    token = secrets.token_urlsafe(24)
+    files = {**pages.page_files(PAGE_FOLDER), "index.html": page.encode()}
+    app = pages.make_app(files, token=token, host=host, routes=())
+    ready = functools.partial(_announce, command=command)
+    await pages.serve(app, token=token, host=host, port=port, command=command, on_ready=ready, stop=stop)
+
+
+def _announce(address: str, *, command: str, page: str = "") -> None:
+    click.echo(f"{command.rpartition(' ')[2]}: {address}{page}")
+    hint = tunnel_hint(address)
+    if hint:
+        click.echo(hint)
+
+
 async def _serve(folder: Path, *, host: str, port: int, page: str, command: str, with_parent: bool) -> None:
     from computerrl.common import lifecycle
     from computerrl.launch.web.server import serve_run
@@ -45,10 +75,7 @@ async def _serve(folder: Path, *, host: str, port: int, page: str, command: str,
             # The parent draws on the terminal: it reads this file and shows the address itself.
             write_atomically(folder / ADDRESS_FILE, f"{address}{page}\n".encode(), mode=PRIVATE)
             return
-        click.echo(f"{command.rpartition(' ')[2]}: {address}{page}")
-        hint = tunnel_hint(address)
-        if hint:
-            click.echo(hint)
+        _announce(address, page=page, command=command)
 
     await serve_run(folder, host=host, port=port, command=command, on_ready=ready, stop=stop, goes_with_run=with_parent)
 
@@ -76,6 +103,18 @@ def write_episode(folder: Path, names: Sequence[str], *, out: Path) -> str:
     run = RunFolder(folder)
     episodes = Episodes(run, model=read_resolved(folder)["model"]["name"])
     episodes.refresh()
-    data = episode_page(run, episodes, names).encode()
+    return _write_page(episode_page(run, episodes, names), out)
+
+
+def write_recording_page(path: Path, *, out: Path) -> str:
+    """Write the recorded demonstration in file ``path`` as one page to ``out``; gives what to tell the person. Raises
+    `ConfigError`."""
+    from computerrl.launch.web.recording import recording_page
+
+    return _write_page(recording_page(path), out)
+
+
+def _write_page(page: str, out: Path) -> str:
+    data = page.encode()
     write_atomically(out, data, mode=PRIVATE)
     return f"{out}: {len(data) / 1e6:.1f} MB, everything in it"

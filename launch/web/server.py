@@ -21,6 +21,7 @@ from computerrl.common.errors import ComputerRLError
 from computerrl.common.messages import DesktopView, ScreenshotRef
 from computerrl.common.metrics import json_ready
 from computerrl.common.run_files.run_folder import PROCESSES_FILE, RunFolder
+from computerrl.common.vision.encoded import image_type
 from computerrl.launch.plan.run_names import read_resolved
 from computerrl.launch.report.charts import PAGE_FOLDER
 from computerrl.launch.report.report_data import ActiveTime, Attempt
@@ -30,7 +31,7 @@ from computerrl.launch.watch.run_state import phase_title
 from computerrl.launch.web import controls, snapshot
 from computerrl.launch.web.desktops import LOOK_EVERY_S, DesktopWatch, Place, Thumbnails
 from computerrl.launch.web.episodes import Episodes, Wanted
-from computerrl.launch.web.share import episode_page, picture_type
+from computerrl.launch.web.share import episode_page
 
 if TYPE_CHECKING:
     from computerrl.launch.watch.run_state import RunState
@@ -66,7 +67,7 @@ class Pictures:
                 data = await asyncio.to_thread(self._whole, ref)
         except (OSError, ValueError) as error:
             raise web.HTTPNotFound(text=f"the picture cannot be read: {error}") from None
-        return web.Response(body=data, content_type=picture_type(data), headers=_FOREVER)
+        return web.Response(body=data, content_type=image_type(data), headers=_FOREVER)
 
     def _whole(self, ref: ScreenshotRef) -> bytes:
         from computerrl.env_server.client import read_screenshot
@@ -201,10 +202,9 @@ class RunPages:
             }
             for one in elements
         ]
-        size = [view.screenshot.width, view.screenshot.height] if view.screenshot is not None else None
         (row,) = snapshot.desktop_rows({place: view})
         said = {"instruction": view.instruction, "completion": view.completion, "action": view.action}
-        return web.json_response({**row, **said, "elements": rows, "size": size}, dumps=_dumps)
+        return web.json_response({**row, **said, "elements": rows}, dumps=_dumps)
 
     async def thumbnail(self, request: web.Request) -> web.Response:
         """Thumbnail of a desktop's screenshot."""
@@ -215,9 +215,8 @@ class RunPages:
         return await self._pictures.respond(self._desktops.ref(request.match_info["hash"]), small=False)
 
     async def frame(self, request: web.Request) -> web.Response:
-        """Screenshot of a stored step: `?episode=&step=&small=1`."""
-        step = int(request.query["step"]) if request.query.get("step", "").lstrip("-").isdigit() else -1
-        ref = self._episodes.ref(request.query.get("episode", ""), step)
+        """Screenshot of a stored episode: `?episode=&image=&small=1`; the image by the hash of its content."""
+        ref = self._episodes.ref(request.query.get("episode", ""), request.query.get("image", ""))
         return await self._pictures.respond(ref, small="small" in request.query)
 
     async def list_episodes(self, request: web.Request) -> web.Response:

@@ -2,33 +2,49 @@
 
 from __future__ import annotations
 
-import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from computerrl.common.messages import ScreenshotRef
 from computerrl.common.metrics import json_ready
 from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.common.vision.encoded import data_uri
 from computerrl.launch.report.charts import PAGE_FOLDER
+from computerrl.launch.watch.run_state import Record
 from computerrl.launch.web.episodes import Episodes
+
+STYLE = "style.css"
+SCRIPTS = ("places.js", "episode.js")
 
 
 def episode_page(run: RunFolder, episodes: Episodes, names: Sequence[str]) -> str:
     """The page as text. Raises `ConfigError` for an episode that is not there."""
+    found = [episodes.get(name) for name in names]
+    refs = {content_hash: ref for name in names for content_hash, ref in episodes.refs(name).items()}
+    pictures = {content_hash: _picture(run, ref) for content_hash, ref in refs.items()}
+    remark = f"run {run.folder.resolve().name}, {found[0].get('family', '')} #{found[0].get('seed', '')}"
+    return make_page(" and ".join(names), remark, found, pictures)
+
+
+def make_page(
+    title: str, remark: str, episodes: Sequence[Record], pictures: Mapping[str, str], *, is_linked: bool = False
+) -> str:
+    """A page of ``episodes`` (as `Episodes.get` gives them). ``pictures``: content hash -> data URI, empty for one that cannot be
+    read. ``is_linked``: it refers to style and scripts beside it, for a server whose pages may hold no script."""
     import jinja2
 
-    found = [episodes.get(name) for name in names]
-    for name, episode in zip(names, found, strict=True):
-        episode["pictures"] = [_picture(run, episodes, name, index) for index in (*range(len(episode["steps"])), -1)]
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True)
     environment.filters.update(as_json=_as_json)
     return environment.get_template("share.html.j2").render(
-        title=" and ".join(names),
-        remark=f"run {run.folder.resolve().name}, {found[0].get('family', '')} #{found[0].get('seed', '')}",
-        style=_file("style.css"),
-        script=_file("episode.js"),
-        data={"episodes": found},
+        title=title,
+        remark=remark,
+        is_linked=is_linked,
+        style=_file(STYLE),
+        style_name=STYLE,
+        scripts={name: _file(name) for name in SCRIPTS},
+        data={"episodes": episodes, "pictures": pictures},
     )
 
 
@@ -41,20 +57,11 @@ def _file(name: str) -> str:
     return (PAGE_FOLDER / name).read_text(encoding="utf-8")
 
 
-def _picture(run: RunFolder, episodes: Episodes, name: str, index: int) -> str:
-    """As a data URI; empty where there is none, or it cannot be read."""
+def _picture(run: RunFolder, ref: ScreenshotRef) -> str:
+    """As a data URI; empty where it cannot be read."""
     from computerrl.env_server.client import read_screenshot
 
-    ref: Any = episodes.ref(name, index)
-    if ref is None:
-        return ""
     try:
-        data = read_screenshot(run.trajectories, ref)
+        return data_uri(read_screenshot(run.trajectories, ref))
     except (OSError, ValueError):
         return ""
-    return f"data:{picture_type(data)};base64,{base64.b64encode(data).decode()}"
-
-
-def picture_type(data: bytes) -> str:
-    """MIME type of a stored screenshot."""
-    return "image/png" if data.startswith(b"\x89PNG") else "image/jpeg" if data.startswith(b"\xff\xd8") else "image/webp"

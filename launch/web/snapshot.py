@@ -78,6 +78,8 @@ def desktop_rows(views: Mapping[str, DesktopView]) -> list[dict[str, Any]]:
             "error": view.action_error[:200],
             "reward": view.reward,
             "picture": "" if view.screenshot is None else view.screenshot.content_hash,
+            "size": [] if view.screenshot is None else [view.screenshot.width, view.screenshot.height],
+            "places": view.places,
         }
         for place, view in sorted(views.items(), key=lambda item: tuple(map(int, item[0].split("/"))))
     ]

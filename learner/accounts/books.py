@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from computerrl.common.config import RunConfig
+from computerrl.common.models.folder import image_token_id, model_folder
 from computerrl.learner.accounts.intake import Intake
 from computerrl.learner.accounts.ledger import Ledger
 from computerrl.learner.accounts.records import Records
@@ -21,9 +23,10 @@ class Books:
     intake: Intake
 
     @classmethod
-    def open(cls, state: LoopState, around: Neighbours, *, has_wandb: bool) -> Books:
+    def open(cls, config: RunConfig, state: LoopState, around: Neighbours) -> Books:
         """Continue the files and the counters where ``state`` left them."""
-        records = Records(around.folder, positions=state.positions, has_wandb=has_wandb)
+        image_token = image_token_id(model_folder(config.model.name)) if config.actor.prompt.shows_images else None
+        records = Records(around.folder, positions=state.positions, has_wandb=config.metrics.wandb, image_token=image_token)
         ledger = Ledger(records.ledger_line)
         if state.ledger:
             ledger.restore(state.ledger)

@@ -46,14 +46,18 @@ TENSORBOARD_FOLDER = "tensorboard"
 
 
 _CHUNK_BYTES = 1 << 20
+_NO_PLACES = np.zeros(0, dtype=np.intp)
 
 
 class Records:
     """The learner's append-only files."""
 
-    def __init__(self, folder: RunFolder, *, positions: Mapping[str, int], has_wandb: bool = False) -> None:
+    def __init__(
+        self, folder: RunFolder, *, positions: Mapping[str, int], has_wandb: bool = False, image_token: int | None = None
+    ) -> None:
         """Keep ``positions`` of the files (file name -> bytes; missing: none) and append from there. ``has_wandb``: the numbers
-        of updates for Weights & Biases as well, offline."""
+        of updates for Weights & Biases as well, offline. ``image_token``: id of the model's image token; None: it takes text
+        alone."""
         self._paths = {
             "metrics": folder.metrics_path,
             "episodes": folder.episodes_path,
@@ -67,6 +71,7 @@ class Records:
         self._tensorboard: EventFileWriter | None = None
         self._wandb = _open_wandb(folder.folder) if has_wandb else None
         self._trajectories = folder.trajectories
+        self._image_token = image_token
         self._shown: set[tuple[str, str]] = set()
         """(order, family) of which a film strip was written."""
 
@@ -97,7 +102,7 @@ class Records:
         where it was in a batch; ``advantages``: of its steps, None for those that were not in the loss."""
         record = _episode_record(trajectory)
         self._files["episodes"].append({**record, "outcome": outcome, "age_max": age_max})
-        samples = [_sample(step) for step in trajectory.steps]
+        samples = [_sample(step, self._image_token) for step in trajectory.steps]
         line = {"trajectory_id": trajectory.trajectory_id, "steps": samples, "advantages": list(advantages)}
         self._files["samples"].append(line)
 
@@ -134,8 +139,10 @@ def make_film_strip(trajectory: Trajectory, trajectories: Path) -> tuple[bytes, 
     """(JPEG, width, height) of the first screens of ``trajectory`` and the last; None where none can be read."""
     from PIL import Image
 
-    refs = [step.screenshot for step in trajectory.steps[: _MAX_SCREENS - 1]] + [trajectory.final_screenshot]
-    screens = [screen for ref in refs if ref is not None and (screen := _screen(ref, trajectories)) is not None]
+    shown = [(step.screenshot, step.places) for step in trajectory.steps[: _MAX_SCREENS - 1]]
+    shown.append((trajectory.final_screenshot, ()))
+    found = [_screen(ref, places, trajectories) for ref, places in shown if ref is not None]
+    screens = [screen for screen in found if screen is not None]
     if not screens:
         return None
     width = sum(screen.width for screen in screens) + _GAP * (len(screens) - 1)
@@ -148,15 +155,19 @@ def make_film_strip(trajectory: Trajectory, trajectories: Path) -> tuple[bytes, 
     return buffer.getvalue(), width, _HEIGHT
 
 
-def _screen(ref: ScreenshotRef, trajectories: Path) -> Image | None:
+def _screen(ref: ScreenshotRef, places: Sequence[int], trajectories: Path) -> Image | None:
     from PIL import Image
+
+    from computerrl.common.vision.encoded import mark_places
 
     try:
         with Image.open(io.BytesIO(read_screenshot(trajectories, ref))) as stored:
             screen = stored.convert("RGB")
     except (OSError, ValueError):
         return None  # on a host whose files are not seen here
-    return screen.resize((max(1, screen.width * _HEIGHT // screen.height), _HEIGHT))
+    small = screen.resize((max(1, screen.width * _HEIGHT // screen.height), _HEIGHT))
+    mark_places(small, places, width=ref.width, height=ref.height)
+    return small
 
 
 def _episode_record(trajectory: Trajectory) -> dict[str, Any]:
@@ -168,6 +179,7 @@ def _episode_record(trajectory: Trajectory) -> dict[str, Any]:
             "format_ok": step.format_ok,
             "settled_by": step.settled_by,
             "screenshot": _screenshot(step.screenshot),
+            "places": list(step.places),
             "timing": asdict(step.timing),
         }
         for step in trajectory.steps
@@ -195,15 +207,39 @@ def _episode_record(trajectory: Trajectory) -> dict[str, Any]:
     }
 
 
-def _sample(step: Step) -> dict[str, Any]:
-    """Tokens of a step's prompt and action."""
-    prompt = zlib.compress(np.ascontiguousarray(step.prompt_tokens, dtype="<i4").tobytes(), level=1)
+def _sample(step: Step, image_token: int | None) -> dict[str, Any]:
+    """Tokens of a step's prompt and action. Each image of the prompt is one marker among the tokens: -1 the first of ``images``,
+    -2 the second."""
+    shown, images = _with_markers(step, image_token)
+    prompt = zlib.compress(np.ascontiguousarray(shown, dtype="<i4").tobytes(), level=1)
     return {
         "prompt": base64.b64encode(prompt).decode(),
+        **({"images": images} if images else {}),
         "tokens": step.action_tokens.tolist(),
         "logprobs": [round(float(logprob), 4) for logprob in step.behavior_logprobs],
         "versions": step.policy_versions.tolist(),
     }
+
+
+def _with_markers(step: Step, image_token: int | None) -> tuple[np.ndarray, list[dict[str, Any]]]:
+    """(prompt tokens with a marker for each image, the images: name, size in pixels, number of image tokens).
+
+    All screenshots of an episode have the size of its desktop's screen, so the images of a prompt take equal numbers of tokens.
+    A prompt of which that is not true stays as it is: the intake has refused it."""
+    tokens, num_images = step.prompt_tokens, len(step.images)
+    at = np.flatnonzero(tokens == image_token) if image_token is not None and num_images else _NO_PLACES
+    sizes = {(ref.width, ref.height) for ref in step.images}
+    if not len(at) or len(sizes) > 1 or len(at) % num_images:
+        return tokens, []
+    parts, images, end = [], [], 0
+    for number, of_image in enumerate(np.split(at, num_images)):
+        # Markers of rows and columns that some families write between the tokens of an image go with them.
+        parts += [tokens[end : of_image[0]], [-1 - number]]
+        ref = step.images[number]
+        shape = {"width": ref.width, "height": ref.height, "num_tokens": len(of_image)}
+        images.append({"content_hash": ref.content_hash, **shape})
+        end = of_image[-1] + 1
+    return np.concatenate([*parts, tokens[end:]]), images
 
 
 def _screenshot(ref: ScreenshotRef | None) -> dict[str, Any] | None:

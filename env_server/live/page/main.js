@@ -96,11 +96,17 @@ function showState() {
   }
   byId("instruction").textContent = state.instruction || (state.phase === "ready" ? "" : "…");
   showVerdict();
+  showRecorded();
   if (state.saved) notice(`Saved: ${state.saved}`, true);
   else notice(state.phase === "broken" ? "" : state.reason);
   clearTimeout(busyTimer);
   if (state.phase === "ready" && state.busy) busyTimer = setTimeout(() => showPhase("busy"), BUSY_SHOWN_MS);
   else showPhase(state.phase);
+}
+
+function showRecorded() {
+  const number = state.num_actions ?? 0;
+  byId("recorded").textContent = number ? `${number} ${number === 1 ? "action" : "actions"} recorded` : "";
 }
 
 function showVerdict() {

@@ -158,7 +158,7 @@ export class Screen {
     if (moved) {
       if (!touch && event.button === 0) {
         const to = this.place(event);
-        this.sendAfter({ do: "drag", x: down.place.x, y: down.place.y, to_x: to.x, to_y: to.y });
+        this.sendAfter({ do: "drag", x: down.place.x, y: down.place.y, to_x: to.x, to_y: to.y, exact: this.exact() });
       }
       return;
     }

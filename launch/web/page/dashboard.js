@@ -106,7 +106,7 @@ function showWall() {
     let tile = tiles.get(row.id);
     if (!tile) {
       tile = make("button", { className: "desktop" }, make("img", { alt: "", hidden: true }), make("div", { className: "noshot" }),
-        make("div", {}, make("span", { className: "badge" }), make("b"), make("div", { className: "soft" }), make("div", { className: "mono" })));
+        make("div", {}, make("span", { className: "badge" }), make("b"), make("div", { className: "soft" }), make("div", { className: "mono" })), make("span"));
       tile.dataset.id = row.id;
       tile.addEventListener("click", () => open(row.id));
       tiles.set(row.id, tile);
@@ -115,7 +115,7 @@ function showWall() {
     }
     const isWanted = wanted(row);
     if (tile.hidden === isWanted) { tile.hidden = !isWanted; tile.style.display = isWanted ? "" : "none"; }
-    if (tile.row && ["state", "task", "steps", "action", "picture", "why", "reward"].every((key) => tile.row[key] === row[key])) continue;
+    if (tile.row && ["state", "task", "steps", "action", "picture", "why", "reward", "places"].every((key) => String(tile.row[key]) === String(row[key]))) continue;
     tile.row = row;
     const [badge, task, where, action] = tile.children[2].children;
     badge.className = `badge ${row.state}`;
@@ -131,18 +131,21 @@ function showWall() {
   showPictures();
 }
 
+// What a tile's picture shows: a screen, and where the last action pointed.
+const shownAs = (row) => `${row.picture} ${row.places}`;
+
 function showPictures() {
   const now = performance.now();
   for (const id of seen) {
     const tile = tiles.get(id);
-    if (!tile || !tile.row || !tile.row.picture || tile.shown === tile.row.picture || tile.loading) continue;
+    if (!tile || !tile.row || !tile.row.picture || tile.shown === shownAs(tile.row) || tile.loading) continue;
     if (seen.size > 30 && now - (tile.shownAt || -SHOWN_MS) < SHOWN_MS) continue;
-    const picture = tile.row.picture, image = new Image();
+    const row = tile.row, image = new Image();
     tile.loading = true;
     tile.shownAt = now;
-    image.onload = () => { tile.loading = false; tile.shown = picture; tile.children[0].src = image.src; tile.children[0].hidden = false; tile.children[1].hidden = true; tile.children[1].style.display = "none"; };
+    image.onload = () => { tile.loading = false; tile.shown = shownAs(row); tile.children[3].replaceChildren(marksOf(row.places, ...row.size)); tile.children[0].src = image.src; tile.children[0].hidden = false; tile.children[1].hidden = true; tile.children[1].style.display = "none"; };
     image.onerror = () => { tile.loading = false; };
-    image.src = `thumb/${picture}`;
+    image.src = `thumb/${row.picture}`;
   }
 }
 
@@ -165,8 +168,8 @@ async function showDetail(id) {
   if (row.gone) return $("detail").replaceChildren(make("h3", { textContent: `Desktop ${id}` }), make("p", { textContent: row.gone }), close);
   const screen = make("div", { className: hadOverlay ? "screen" : "screen plain" });
   if (row.picture) {
-    screen.append(make("img", { src: `shot/${row.picture}`, alt: `what desktop ${id} shows` }));
-    for (const one of row.size ? row.elements : []) {
+    screen.append(make("img", { src: `shot/${row.picture}`, alt: `what desktop ${id} shows` }), marksOf(row.places, ...row.size));
+    for (const one of row.elements) {
       const box = make("div", { className: "box", title: `${one.role} ${one.text}` }, make("b", { textContent: one.number }));
       Object.assign(box.style, {
         left: `${(one.x - one.width / 2) / row.size[0] * 100}%`, top: `${(one.y - one.height / 2) / row.size[1] * 100}%`,

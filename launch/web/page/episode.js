@@ -1,4 +1,5 @@
 // One stored episode as a film strip with everything about each step. Also part of shared files, where pictures are in the data.
+// Texts go in as text, never as markup. Needs places.js.
 "use strict";
 
 const make = (tag, properties = {}, ...inside) => {
@@ -38,39 +39,59 @@ function numbersOf(step) {
   ].filter(Boolean).join(" · ");
 }
 
-function stepOf(step, index, picture) {
+// A picture of a screen with the places at which the action on it pointed; "" where there is no picture.
+function screenOf(picture, shot, places, alt) {
+  if (!picture) return "";
+  return make("span", { className: "shot" }, make("img", { src: picture, alt, loading: "lazy" }), marksOf(places, shot.width, shot.height));
+}
+
+// The prompt as the model read it: texts, and a thumbnail where an image's tokens are.
+function promptOf(parts, pictures) {
+  const line = make("pre");
+  for (const part of parts) {
+    if (typeof part === "string") { line.append(part); continue; }
+    const told = `image of ${part.width} x ${part.height} pixels, ${part.num_tokens} tokens`, picture = pictures(part.content_hash, true);
+    line.append(picture ? make("img", { className: "inside", src: picture, alt: told, title: told, loading: "lazy" }) : make("span", { className: "inside", textContent: `[${told}]` }));
+  }
+  return line;
+}
+
+function stepOf(step, index, pictures) {
   const facts = make("dl");
   const fact = (name, ...inside) => facts.append(make("dt", { textContent: name }), make("dd", {}, ...inside));
-  fact("what the model said", answerOf(step));
+  if (step.timing) fact("what the model said", answerOf(step));
   fact(step.format_ok ? "action" : "no action", make("pre", { textContent: step.action_text || "–" }));
+  if (step.places && step.places.length) fact("pointed at", make("span", { className: "mono", textContent: placesText(step.places) }));
   if (step.action_error) fact("result", make("span", { className: "no", textContent: step.action_error }));
-  fact("numbers", make("span", { className: "soft", textContent: numbersOf(step) }));
+  if (step.timing) fact("numbers", make("span", { className: "soft", textContent: numbersOf(step) }));
   if (step.prompt !== null && step.prompt !== undefined) {
-    facts.append(make("details", {}, make("summary", { textContent: "prompt, as the model read it" }), make("pre", { textContent: step.prompt })));
+    facts.append(make("details", {}, make("summary", { textContent: "prompt, as the model read it" }), promptOf(step.prompt, pictures)));
   }
-  const shown = picture ? make("img", { src: picture, alt: `screen before step ${index + 1}`, loading: "lazy" }) : make("p", { className: "soft", textContent: "no picture" });
+  const shown = screenOf(pictureFor(step.screenshot, pictures, false), step.screenshot, step.places, `screen before step ${index + 1}`) || make("p", { className: "soft", textContent: "no picture" });
   return make("section", { className: "step", id: `step-${index}` }, make("div", { className: "screen" }, shown), make("div", {}, make("h3", { textContent: `step ${index + 1}` }), facts));
 }
 
-// pictures(index, small): address of the screen before a step; -1: the last one.
+const pictureFor = (shot, pictures, small) => shot ? pictures(shot.content_hash, small) : "";
+
+// pictures(hash, small): address of a screenshot by the hash of its content; "" where it cannot be had.
 function episodeOf(episode, pictures, actions = []) {
   const place = make("article", { className: "card" });
-  const verdict = make("span", { className: episode.success ? "ok" : "no", textContent: `${episode.success ? "success" : "failure"}, reward ${episode.reward}` });
+  const verdict = make("span", { className: episode.success ? "ok" : "no", textContent: `${episode.success ? "success" : "failure"}${episode.reward === null ? "" : `, reward ${episode.reward}`}` });
   const told = [episode.family ? `${episode.family} #${episode.seed}` : "", episode.end_reason.replaceAll("_", " "), episode.outcome ? episode.outcome.replaceAll("_", " ") : "",
-    episode.age_max === null || episode.age_max === undefined ? "" : `oldest step ${episode.age_max} versions old`, `${episode.steps.length} steps in ${episode.duration_s.toFixed(1)} s`, episode.actor];
+    episode.age_max === null || episode.age_max === undefined ? "" : `oldest step ${episode.age_max} versions old`, `${episode.steps.length} steps${episode.duration_s === undefined ? "" : ` in ${episode.duration_s.toFixed(1)} s`}`, episode.actor];
   place.append(make("div", { className: "row" }, make("h2", { textContent: episode.trajectory_id, style: "margin:0" }), verdict, ...actions),
     make("p", { textContent: episode.instruction }), make("p", { className: "soft", textContent: told.filter(Boolean).join(" · ") }));
   const strip = make("div", { className: "strip" });
   episode.steps.forEach((step, index) => {
-    const small = pictures(index, true);
+    const small = screenOf(pictureFor(step.screenshot, pictures, true), step.screenshot, step.places, `step ${index + 1}`);
     const button = make("button", { type: "button", title: step.action_text, onclick: () => place.querySelectorAll(".step")[index].scrollIntoView({ behavior: "smooth", block: "start" }) },
-      small ? make("img", { src: small, alt: `step ${index + 1}`, loading: "lazy" }) : "", make("span", { className: "mono", textContent: `${index + 1} ${step.action_text.slice(0, 24)}` }));
+      small, make("span", { className: "mono", textContent: `${index + 1} ${step.action_text.slice(0, 24)}` }));
     strip.append(button);
   });
-  const last = pictures(-1, true);
+  const last = pictureFor(episode.final_screenshot, pictures, true);
   if (last) strip.append(make("button", { type: "button", onclick: () => place.querySelector(".end").scrollIntoView({ behavior: "smooth" }) }, make("img", { src: last, alt: "end", loading: "lazy" }), make("span", { className: "mono", textContent: "end" })));
-  place.append(strip, ...episode.steps.map((step, index) => stepOf(step, index, pictures(index, false))));
-  const end = pictures(-1, false);
+  place.append(strip, ...episode.steps.map((step, index) => stepOf(step, index, pictures)));
+  const end = pictureFor(episode.final_screenshot, pictures, false);
   place.append(make("section", { className: "step end" }, make("div", { className: "screen" }, end ? make("img", { src: end, alt: "the end", loading: "lazy" }) : ""), make("div", {}, make("h3", { textContent: "end" }), verdict.cloneNode(true))));
   return place;
 }
@@ -78,7 +99,7 @@ function episodeOf(episode, pictures, actions = []) {
 // A shared file: its episodes are in the page, with their pictures.
 const shared = document.getElementById("shared");
 if (shared) {
-  const { episodes } = JSON.parse(shared.textContent);
+  const { episodes, pictures } = JSON.parse(shared.textContent);
   document.getElementById("episodes").append(make("div", { className: "pair" },
-    ...episodes.map((episode) => episodeOf(episode, (index) => index < 0 ? episode.pictures[episode.pictures.length - 1] : episode.pictures[index]))));
+    ...episodes.map((episode) => episodeOf(episode, (hash) => pictures[hash] || ""))));
 }

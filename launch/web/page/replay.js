@@ -40,7 +40,7 @@ async function list() {
   $("list").replaceChildren(head, ...rows);
 }
 
-const pictureOf = (id) => (index, small) => `frame?episode=${encodeURIComponent(id)}&step=${index}${small ? "&small=1" : ""}`;
+const picturesOf = (id) => (hash, small) => `frame?${new URLSearchParams({ episode: id, image: hash, ...(small ? { small: 1 } : {}) })}`;
 
 async function show() {
   const wanted = new URLSearchParams(location.hash.slice(1));
@@ -55,8 +55,7 @@ async function show() {
       others.onchange = () => { location.hash = `id=${encodeURIComponent(names[0])}&beside=${encodeURIComponent(others.value)}`; };
       const query = new URLSearchParams({ id: names[0], ...(names[1] ? { beside: names[1] } : {}) });
       const share = make("a", { href: `share?${query}`, textContent: "save as one file", download: "" });
-      const pictures = pictureOf(episode.trajectory_id);
-      return episodeOf(episode, (index, small) => (index < 0 ? episode.final_screenshot : episode.steps[index].screenshot) ? pictures(index, small) : "", position === 0 ? [others, share] : []);
+      return episodeOf(episode, picturesOf(episode.trajectory_id), position === 0 ? [others, share] : []);
     });
     place.replaceChildren(make("div", { className: "pair", style: "margin-top:18px" }, ...shown));
     place.scrollIntoView({ behavior: "smooth" });

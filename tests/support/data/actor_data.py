@@ -57,6 +57,9 @@ class ByteTokenizer:
     def encode_image(self, text: str) -> list[int]:
         return self.encode(text)
 
+    def harmless(self, message: ChatMessage) -> ChatMessage:
+        return message
+
     def encode_chat(self, messages: Sequence[ChatMessage], *, image_texts: Sequence[str] = ()) -> list[int]:
         return self.encode("".join(f"<{m.role}>{m.text}</{m.role}>" for m in messages) + "<assistant>")
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from computerrl.actor.engines.base import Completion, GenerationRequest
 from computerrl.actor.episode import EpisodeAborted, EpisodeSetting, play_episode
 from computerrl.common.errors import DesktopBroken, EngineFailed, LeaseRefused, PeerTimeout, TaskFailed
 from computerrl.common.messages import Lease, Trajectory
 from tests.support.data.actor_data import FakeDesktops, ScriptedEngine, make_assignment, make_prompt
 
+NONE = np.zeros(0, np.int32)
 SETTING = EpisodeSetting(actor="actor-0:i", incarnation="i", max_new_tokens=32)
 
 
@@ -29,6 +34,26 @@ def test_episode_until_the_task_finishes_records_tokens_as_sampled() -> None:
     assert second.min_policy_version == 3
     assert (second.prompt_tokens == engine.requests[1].prompt_tokens).all()
     assert desktops.calls == ["lease", "reset", "step", "step", "evaluate", "release"]
+
+
+def test_episode_records_where_each_action_pointed_on_the_screen_before_it() -> None:
+    engine = ScriptedEngine('click("ok")\n', "drag_pixels([1, 2, 30, 40])\n", "I would click\n", "click(99)\n", "done()\n")
+    trajectory = play(FakeDesktops(), engine, max_steps=5)
+    assert [step.places for step in trajectory.steps] == [(10, 10), (1, 2, 30, 40), (), (), ()]
+
+
+def test_episode_of_a_server_that_sends_text_alone_has_tokens_and_versions_but_no_log_probs() -> None:
+    class TextAlone(ScriptedEngine):
+        def submit(self, request: GenerationRequest) -> Future[Completion]:
+            done = super().submit(request).result()
+            answer: Future[Completion] = Future()
+            answer.set_result(replace(done, tokens=NONE, logprobs=NONE, policy_versions=NONE))
+            return answer
+
+    trajectory = play(FakeDesktops(), TextAlone("click(1)\n", "done()\n"), kind="evaluation")
+    first = trajectory.steps[0]
+    assert bytes(first.action_tokens.tolist()) == b" click(1)\n" and first.policy_versions.tolist() == [3] * 10
+    assert first.behavior_logprobs.size == 0 and trajectory.success
 
 
 def test_episode_with_done_action_ends_without_a_desktop_step() -> None:

@@ -421,6 +421,18 @@ def test_malformed_trajectory_frees_its_slot(desk: Desk) -> None:
     assert desk.assign("a") == first
 
 
+def test_evaluation_by_a_server_that_sends_text_alone_needs_versions_but_no_logprobs(desk: Desk) -> None:
+    desk.ask(order(kind="evaluation", num_per_family=1))
+    played = desk.assign()
+    assert isinstance(played, Assignment)
+    text_alone = replace(step(), behavior_logprobs=np.zeros(0, np.float32))
+    unversioned = replace(text_alone, policy_versions=np.zeros(0, np.int32))
+    assert not desk.ask(trajectory_for(played, steps=[unversioned])).accepted  # type: ignore[union-attr]
+    again = desk.assign()
+    assert isinstance(again, Assignment)
+    assert desk.ask(trajectory_for(again, steps=[text_alone])).accepted  # type: ignore[union-attr]
+
+
 def test_demonstration_needs_no_logprobs(desk: Desk) -> None:
     desk.ask(order(kind="demonstration", num_per_family=1))
     granted = desk.assign(policy_version=-1)

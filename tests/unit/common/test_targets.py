@@ -2,8 +2,9 @@
 
 import pytest
 
-from computerrl.common.actions.targets import MAX_LABEL_CHARS, find_target, named_alone, same_action
-from computerrl.common.messages import Action, Element
+from computerrl.common.actions import parse_action
+from computerrl.common.actions.targets import MAX_LABEL_CHARS, find_target, named_alone, places_of, same_action
+from computerrl.common.messages import MAX_PLACES, Action, Element
 from computerrl.env_server.tasks.targets import name_of
 
 
@@ -75,3 +76,39 @@ def test_actions_that_name_the_same_element_are_the_same(one: dict, other: dict,
     shown = [element_at(3, "OK", x=100, y=50), element_at(4, "Cancel", x=300, y=50)]
     assert same_action(shown, Action("click", one), Action("click", other)) == same
     assert not same_action(shown, Action("click", one), Action("double_click", other))
+
+
+@pytest.mark.parametrize(
+    ("action", "places"),
+    [
+        ("click(4)", (4, 0)),
+        ('click("OK")', (4, 0)),
+        ("click(30, 7)", (30, 7)),
+        ('scroll("3", direction="down")', (10, 0)),
+        ("hover(0, 0)", (0, 0)),
+        ('type("x")', ()),
+        ('type("x", target=7)', (7, 0)),
+        ('type("x", target=9, y=8)', (9, 8)),
+        ("drag(4, 5)", (4, 0, 5, 0)),
+        ("drag_pixels([1, 2, 3, 4, 5, 6])", (1, 2, 3, 4, 5, 6)),
+        ("wait()", ()),
+        ("done()", ()),
+        ('key("ctrl+s")', ()),
+        ('files.copy("a", "b")', ()),
+        # Nothing to show: no such element, not on the screen, no column of pixels.
+        ("click(3)", ()),
+        ('click("No")', ()),
+        ("click(800, 7)", ()),
+        ("click(-1, 7)", ()),
+        ("drag_pixels([1, 2, 3, 600])", ()),
+        ('click("OK", 7)', ()),
+    ],
+)
+def test_places_are_the_pixels_at_which_an_action_points(action: str, places: tuple[int, ...]) -> None:
+    assert places_of(parse_action(action), SCREEN, width=800, height=600) == places
+
+
+def test_places_of_a_long_path_are_its_beginning_and_its_end() -> None:
+    path = [number for place in range(100) for number in (place, 2 * place)]
+    found = places_of(Action("drag_pixels", {"path": path}), (), width=800, height=600)
+    assert len(found) == 2 * MAX_PLACES and found[:4] == (0, 0, 1, 2) and found[-2:] == (99, 198)

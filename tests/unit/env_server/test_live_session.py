@@ -37,7 +37,8 @@ def session(tmp_path: Path) -> Iterator[LiveSession]:
 
 def click_on(session: LiveSession, text: str) -> None:
     element = next(element for element in session.episode.elements if element.text == text)
-    session.act(lambda: pointing.click(session.episode.elements, element.x, element.y))
+    x, y = element.x + 1, element.y - 1
+    session.act(lambda: pointing.click(session.episode.elements, x, y), pointed=(x, y))
 
 
 # --- the session -----------------------------------------------------------------------------------------------------
@@ -59,7 +60,9 @@ def test_session_task_solved_by_pointing_is_scored_and_saved(session: LiveSessio
     assert session.reason == "" and str(path) in session.episode.saved
     recording = read_recording(path)
     assert [step.action_text for step in recording.steps] == [f'click("{wanted}")'], "what could not be done is left out"
-    assert recording.steps[0].picture and recording.steps[0].targets["target"].text == wanted
+    (step,) = recording.steps
+    assert step.picture and step.targets["target"].text == wanted
+    assert step.pointed == (step.targets["target"].x + 1, step.targets["target"].y - 1)
 
 
 def test_session_recording_replayed_on_a_fresh_desktop_solves_the_task(session: LiveSession, tmp_path: Path) -> None:

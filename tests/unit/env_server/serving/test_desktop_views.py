@@ -36,18 +36,23 @@ def test_views_follow_an_episode_and_change_nothing() -> None:
 
         lease = client.lease("a", TASK)
         started = client.reset(lease, TASK)
+        (element, *_) = started.observation.elements
+        client.step(lease, parse_action(f"click({element.number})"))
+        (view, _), _ = _parts(client)
+        assert view.places == (element.x, element.y)
         client.step(lease, parse_action("wait()"), completion="<think>I wait</think> wait()")
         client.evaluate(lease)
         (view, _), elements = _parts(client, elements_of=0)
         assert (view.state, view.holder, view.task) == ("leased", "actor-0:a", TASK)
         assert view.instruction == started.instruction
-        assert (view.num_steps, view.action, view.completion) == (1, "wait()", "<think>I wait</think> wait()")
+        assert (view.num_steps, view.action, view.completion) == (2, "wait()", "<think>I wait</think> wait()")
+        assert view.places == ()
         assert view.reward == 0.0
-        assert elements == started.observation.elements and elements
+        assert len(elements) == len(started.observation.elements) > 0
 
         client.release(lease)
         (view, _), elements = _parts(client)
-        assert (view.state, view.holder, view.num_steps) == ("idle", "", 1)
+        assert (view.state, view.holder, view.num_steps) == ("idle", "", 2)
         assert elements == ()
     finally:
         service.close()

@@ -107,6 +107,28 @@ def test_replay_empty_field_must_be_about_where_it_was() -> None:
     assert replay(elements=[at(600, make_element(5, "", role="entry"))], recording=field) == "wait()"
 
 
+def test_replay_by_pixels_acts_where_the_person_pointed_in_the_element_of_now() -> None:
+    def acted(*elements: Element, text: str, pointed: tuple[int, ...], **targets: RecordedTarget) -> str:
+        recording = make_recording(replace(make_step(text, **targets), pointed=pointed))
+        return render_action(next_action(recording, "do it", make_observation(*elements), (), by_pixels=True))
+
+    def button(x: int, y: int, text: str = "Ana") -> Element:
+        return Element(9, "radio", text, x, y, 30, 20, ())
+
+    assert acted(button(40, 50), text='click("Ana")', pointed=(46, 44), target=ANA) == "click(46, 44)"
+    assert acted(button(240, 150), text='click("Ana")', pointed=(46, 44), target=ANA) == "click(246, 144)", "it has moved"
+    assert acted(button(40, 50), text='click("Ana")', pointed=(90, 50), target=ANA) == "click(54, 50)", "it has shrunk"
+    scrolled = acted(button(40, 50), text='scroll("Ana", direction="up")', pointed=(41, 51), target=ANA)
+    assert scrolled == 'scroll(41, 51, "up")'
+    bob = RecordedTarget("radio", "Bob", 80, 50)
+    drag = {"text": 'drag("Ana", "Bob")', "pointed": (41, 52, 83, 49), "source": ANA, "target": bob}
+    assert acted(button(40, 50), button(80, 60, "Bob"), **drag) == "drag_pixels([41, 52, 83, 59])"  # type: ignore[arg-type]
+    # Without a pixel of the person's there is only the element.
+    assert acted(button(40, 50), text='click("Ana")', pointed=(), target=ANA) == 'click("Ana")'
+    assert acted(text="click(300, 200)", pointed=(300, 200)) == "click(300, 200)"
+    assert acted(text='click("Ana")', pointed=(46, 44), target=ANA) == "wait()", "the element is missing"
+
+
 def test_replay_of_an_instance_that_asks_for_something_else_is_given_up() -> None:
     assert replay(instruction="do that") == "fail()"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import math
 import re
@@ -10,11 +12,15 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import asdict
+from PIL import Image
 
 from computerrl.common.messages import Status
+from computerrl.env_server.drivers.screenshots import ScreenshotStore
 from computerrl.launch.report.charts import Band, Chart, Series, bars, figure, intervals, smooth, thinned, ticks
 from computerrl.launch.report.film_strips import choose_pairs, make_strips
 from computerrl.launch.report.report_data import ActiveTime, Attempt, EpisodeTotals, closing_line
@@ -234,6 +240,21 @@ def test_film_strip_shows_the_call_of_an_answer_that_has_a_thought(tmp_path: Pat
     episode = {"kind": "evaluation", "family": "f", "order_id": "eval-after-bc", "seed": 1, "success": True, "steps": steps}
     [strip] = make_strips([episode], trajectories=tmp_path)
     assert [frame.action for frame in strip.films[0].frames] == ["click(1)", "Agent.wait()", "<hm>", ""]
+
+
+def test_film_strip_shows_where_the_action_pointed(tmp_path: Path) -> None:
+    store = ScreenshotStore(tmp_path, picture_format="png", incarnation="x")
+    ref = asdict(store.put(np.full((600, 800, 3), 128, np.uint8)))
+    store.close()
+    steps = [{"action_text": "click(1)", "screenshot": ref, "places": places} for places in ([], [400, 150])]
+    episode = {"kind": "evaluation", "family": "f", "order_id": "eval-after-bc", "seed": 1, "success": True, "steps": steps}
+    [strip] = make_strips([episode], trajectories=tmp_path)
+    shades = []
+    for frame in strip.films[0].frames:
+        with Image.open(io.BytesIO(base64.b64decode(frame.picture.partition(",")[2]))) as picture:
+            shades.append(picture.convert("RGB").getpixel((180, 68)))
+    (plain, marked) = shades
+    assert abs(plain[0] - plain[1]) < 10 and marked[0] - marked[1] > 60  # type: ignore[index, operator]
 
 
 AWKWARD = st.one_of(st.floats(allow_nan=True, allow_infinity=True), st.sampled_from([0.0, -1.0, 1e-300, 1e300]))

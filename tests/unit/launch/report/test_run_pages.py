@@ -19,9 +19,10 @@ import aiohttp
 import numpy as np
 import pytest
 
-from computerrl.common.errors import ResumeError, SetupError
+from computerrl.common.errors import ConfigError, ResumeError, SetupError
 from computerrl.common.messages import DesktopView, PeerEntry, Status, TaskRef
 from computerrl.common.run_files import requests
+from computerrl.common.run_files.recordings import FORMAT_VERSION, RecordedStep, Recording, write_recording
 from computerrl.common.run_files.run_folder import ADDRESS_FILE, RunFolder
 from computerrl.launch.report import report_data
 from computerrl.launch.report.compare import write_comparison
@@ -31,8 +32,10 @@ from computerrl.launch.run.local import watched
 from computerrl.launch.watch.run_state import RunState
 from computerrl.launch.web import controls, snapshot
 from computerrl.launch.web.episodes import Episodes, Wanted, prompt_tokens
-from computerrl.launch.web.serve import tunnel, write_episode
+from computerrl.launch.web.recording import recording_page
+from computerrl.launch.web.serve import tunnel, write_episode, write_recording_page
 from computerrl.launch.web.server import RunPages, serve_run
+from tests.support.data.actor_data import make_observation
 from tests.support.data.synthetic_run import write_run
 
 TOKEN = "t" * 32
@@ -178,7 +181,7 @@ def test_episodes_are_listed_filtered_and_read_while_more_are_added(tmp_path: Pa
     episodes.refresh()
     step = episodes.get(name)["steps"][0]
     assert [(token["logprob"], token["version"]) for token in step["tokens"]] == [(-0.5, 1), (-1.5, 2)]
-    assert isinstance(step["prompt"], str) and step["advantage"] == 0.5
+    assert [type(part) for part in step["prompt"]] == [str] and step["advantage"] == 0.5
     assert [row["trajectory_id"] for row in episodes.list(Wanted(min_age=3))["rows"]] == ["rl-1/0/0"]
 
 
@@ -195,6 +198,54 @@ def test_episodes_file_that_was_cut_back_is_read_anew(tmp_path: Path) -> None:
 def test_prompt_is_what_the_records_wrote() -> None:
     packed = base64.b64encode(zlib.compress(np.array([4, 2], "<i4").tobytes())).decode()
     assert prompt_tokens(packed) == [4, 2]
+
+
+def test_prompt_is_shown_as_texts_and_images_in_its_order(tmp_path: Path) -> None:
+    run = RunFolder(write_run(tmp_path / "run"))
+    name = json.loads(run.episodes_path.read_text().splitlines()[0])["trajectory_id"]
+    images = [{"content_hash": f"h{number}", "width": 800, "height": 600, "num_tokens": 7} for number in range(2)]
+    prompt = np.array([-1, 40, 41, -2, 42], "<i4")
+    packed = base64.b64encode(zlib.compress(prompt.tobytes())).decode()
+    step = {"prompt": packed, "images": images, "tokens": [43], "logprobs": [-0.5], "versions": [1]}
+    line = json.dumps({"trajectory_id": name, "steps": [step], "advantages": []}, separators=(",", ":"))
+    run.samples_path.write_text(f"{line}\n")
+    episodes = Episodes(run, model="/nowhere")  # Without the tokenizer, tokens are numbers.
+    episodes.refresh()
+    assert episodes.get(name)["steps"][0]["prompt"] == [images[0], "40 41", images[1], "42"]
+
+
+def test_screenshots_of_an_episode_are_found_by_their_names(tmp_path: Path) -> None:
+    run = RunFolder(write_run(tmp_path / "run"))
+    episodes = Episodes(run, model="tiny-random")
+    episodes.refresh()
+    name = next(iter(episodes.rows))
+    record = episodes.get(name)
+    hashes = {step["screenshot"]["content_hash"] for step in record["steps"]} | {record["final_screenshot"]["content_hash"]}
+    assert episodes.refs(name).keys() == hashes
+    assert all(episodes.ref(name, one) == episodes.refs(name)[one] for one in hashes)
+    assert episodes.ref(name, "other") is None and episodes.ref("other", next(iter(hashes))) is None
+
+
+def test_recorded_demonstration_is_shown_as_a_page_with_the_pixels_of_its_clicks(tmp_path: Path) -> None:
+    task = TaskRef("web-click-button", 3, "demonstration")
+    picture = base64.b64encode(b"RIFF").decode()
+    steps = (
+        RecordedStep('click("</script>")', {}, make_observation(), picture, (12, 34)),
+        RecordedStep("done()", {}, make_observation(), ""),
+    )
+    path = write_recording(tmp_path, Recording(FORMAT_VERSION, task, "Click <b>it</b>.", steps, 1.0, "scripted:core"))
+    assert "everything in it" in write_recording_page(path, out=tmp_path / "one.html")
+    page = (tmp_path / "one.html").read_text()
+    data = page.partition('id="shared">')[2].partition("</script>")[0]
+    tree = json.loads(data)
+    assert tree["episodes"][0]["steps"][0]["places"] == [12, 34] and tree["episodes"][0]["instruction"] == "Click <b>it</b>."
+    assert tree["pictures"] == {"0": f"data:image/webp;base64,{picture}", "1": ""}
+    assert page.count("<script") == 3 and "<b>it</b>" not in page, "nothing in it is markup"
+    linked = recording_page(path, is_linked=True)
+    assert '<script src="episode.js">' in linked and "function episodeOf" not in linked and "<style>" not in linked
+    path.write_text("{")
+    with pytest.raises(ConfigError, match="no recorded demonstration"):
+        recording_page(path)
 
 
 def test_shared_file_has_everything_in_it(tmp_path: Path) -> None:
@@ -257,7 +308,10 @@ def test_finished_run_is_shown_and_nothing_is_changed_by_looking(tmp_path: Path)
             assert answer.status == 304
         async with http.get(f"{address}episodes.json?success=yes") as answer:
             (row, *_) = (await answer.json())["rows"]
-        async with http.get(f"{address}frame", params={"episode": row["trajectory_id"], "step": "0", "small": "1"}) as answer:
+        async with http.get(f"{address}episode.json", params={"id": row["trajectory_id"]}) as answer:
+            image = (await answer.json())["steps"][0]["screenshot"]["content_hash"]
+        wanted = {"episode": row["trajectory_id"], "image": image, "small": "1"}
+        async with http.get(f"{address}frame", params=wanted) as answer:
             assert answer.status == 200 and answer.content_type == "image/webp" and "immutable" in answer.headers["Cache-Control"]
         async with http.get(f"{address}share", params={"id": row["trajectory_id"]}) as answer:
             assert "attachment" in answer.headers["Content-Disposition"]
@@ -272,8 +326,8 @@ def test_finished_run_is_shown_and_nothing_is_changed_by_looking(tmp_path: Path)
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("frame?episode=no&step=0", "no such picture"),
-        ("frame?episode=no&step=x", "no such picture"),
+        ("frame?episode=no&image=0", "no such picture"),
+        ("frame?image=0", "no such picture"),
         ("thumb/0", "no such picture"),
         ("episode.json?id=no", "there is no"),
         ("episode.json", "there is no"),

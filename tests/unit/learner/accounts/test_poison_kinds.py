@@ -55,6 +55,13 @@ def test_one_bad_step_poisons_its_trajectory_by_name(name: str, changes: dict[st
     assert poison(trajectory(good, replace(good, **changes), good)) == name
 
 
+def test_evaluation_by_a_server_that_sends_text_alone_has_no_logprobs_but_versions() -> None:
+    step = replace(make_step(version=5), behavior_logprobs=np.zeros(0, np.float32))
+    assert poison(trajectory(step, kind="evaluation")) is None and poison(trajectory(step)) == "wrong_length"
+    without = replace(step, policy_versions=np.zeros(0, np.int32))
+    assert poison(trajectory(without, kind="evaluation")) == "wrong_length"
+
+
 def test_demonstration_has_no_logprobs_but_tokens_of_the_vocabulary() -> None:
     step = make_step(version=-1)
     assert poison(trajectory(step, kind="demonstration")) is None
