@@ -25,6 +25,7 @@ from computerrl.actor.prompts.formats.coordinates import thousand
 from computerrl.actor.prompts.images import ImageTokens
 from computerrl.actor.prompts.tokenizer import FolderTokenizer, Tokenizer
 from computerrl.common import log
+from computerrl.common.actions import ActionSyntaxError
 from computerrl.common.chat import ChatTurn
 from computerrl.common.config import Actions, PromptConfig, RunConfig
 from computerrl.common.errors import ConfigError, Problem
@@ -91,6 +92,7 @@ class PromptBuilder:
         self.stop_tokens = tokenizer.stop_tokens | of_template | self._joined_ends | {self.end_token}
         """Sampling ends at these."""
         self._check_budget()
+        self._check_answers()
 
     def _find_end(self) -> int:
         if self._cue is None:
@@ -109,22 +111,38 @@ class PromptBuilder:
         return newline[0]
 
     def _check_budget(self) -> None:
+        nothing = self._nothing_on_screen("")
+        num_pieces = 0 if self._images is None else self._images.require_screen(nothing.screenshot, self._tokenizer)
         prompts = [self._encode("", self._nothing_on_screen(app), [], []).tokens for app in self._format.apps]
         if self._config.history_steps:
             # Not every template takes turns that are over.
-            nothing = self._nothing_on_screen("")
             past = PastAction("wait()", screenshot=nothing.screenshot)
             self._encode("", nothing, [], [past], num_images=min(2, self._config.images))
         needed, limit = max(map(len, prompts)), self._config.max_prompt_tokens
         if needed > limit:
             reason = f"{limit}, but what every prompt of {self._config.format} holds takes up to {needed} tokens"
             step = f"set it to {needed + 256} or more, so that something of the screen fits"
+            if num_pieces:
+                width, height = self._screen_size
+                reason += f", {num_pieces} of them for one screen of {width} x {height}"
+                step = f"set it to {needed + 64} or more, or lower desktop.screen_width and desktop.screen_height"
             raise ConfigError([Problem("actor.prompt.max_prompt_tokens", reason, step)])
         largest, num_rows = max(self.end_token, *map(max, prompts)), self._tokenizer.num_rows
         if num_rows is not None and largest >= num_rows:
             reason = f"the tokenizer writes token {largest} in every prompt or answer, but the model knows {num_rows} tokens"
             step = "use the model's own tokenizer, or save the model after resize_token_embeddings()"
             raise ConfigError([Problem("model.name", reason, step)])
+
+    def _check_answers(self) -> None:
+        """What is demonstrated has to be read back from the tokens that stand for it."""
+        nothing = self._nothing_on_screen("")
+        tokens = self.encode_action(self.render("wait()", nothing))
+        text = self.said(self._tokenizer.decode(tokens[:-1].tolist()), tokens)
+        try:
+            self.parse(text, nothing)
+        except ActionSyntaxError as error:
+            reason = f"the tokenizer makes {text!r:.200} of an answer in {self._config.format}, which is none: {error}"
+            raise ConfigError([Problem("actor.prompt.format", reason, "use another format, or another model")]) from error
 
     def num_instruction_tokens(self, instruction: str) -> int:
         """Tokens of a prompt that shows ``instruction`` whole and nothing of a screen."""

@@ -12,10 +12,11 @@ from computerrl.actor.engines.base import RequestImage
 from computerrl.actor.prompts.formats.coordinates import Extents, thousand
 from computerrl.actor.prompts.tokenizer import Tokenizer
 from computerrl.common.config import Coordinates
-from computerrl.common.errors import ConfigError, Problem
+from computerrl.common.errors import ConfigError, PictureError, Problem
 from computerrl.common.messages import ScreenshotRef, ShownImages
+from computerrl.common.models.folder import named_image_token
 from computerrl.common.vision.encoded import black_image
-from computerrl.common.vision.layout import image_text
+from computerrl.common.vision.layout import image_markers, image_text
 from computerrl.common.vision.processor import load_processor
 from computerrl.common.vision.screens import ReadScreenshot, Screens
 
@@ -43,7 +44,11 @@ class ImageTokens:
         if tokenizer.image_token is None:
             reason = f"the model in {str(folder)!r} takes no images: config.json or its tokenizer names no image token"
             raise ConfigError([Problem("actor.prompt.format", reason, "use a vision-language model, or the format compact")])
-        return cls(Screens(read, load_processor(folder)), image_token=tokenizer.image_token)
+        processor = load_processor(folder)
+        problem = _image_token_problem(folder, tokenizer, processor.image_token)
+        if problem:
+            raise ConfigError([Problem("model.name", problem, "copy tokenizer and config.json of the same model")])
+        return cls(Screens(read, processor), image_token=tokenizer.image_token)
 
     @property
     def token(self) -> int:
@@ -59,6 +64,20 @@ class ImageTokens:
             reason = "pixels, but the model cuts an image into tiles, and none of its sizes is the image's"
             raise ConfigError([Problem("actor.prompt.coordinates", reason, "set it to auto or thousand")])
         return self._screens.resized
+
+    def require_screen(self, ref: ScreenshotRef | None, tokenizer: Tokenizer) -> int:
+        """Number of image tokens of a screen like ``ref``. Raises `ConfigError` for a size that the model does not take, and for
+        a ``tokenizer`` without the tokens that mark its tiles."""
+        assert ref is not None
+        try:
+            markers = image_markers(self._screens.layout(ref))
+        except PictureError as error:
+            raise ConfigError([Problem("desktop.screen_width", str(error), "choose another size of the screen")]) from error
+        missing = [marker for marker in markers if len(tokenizer.encode_image(marker)) != 1]
+        if missing:
+            reason = f"the tokenizer writes {', '.join(missing[:4])} as plain text, and these mark the model's images"
+            raise ConfigError([Problem("model.name", reason, "use the model's own tokenizer")])
+        return self.num_pieces(ref)
 
     def text(self, ref: ScreenshotRef) -> str:
         """Text of the tokens of ``ref``. Raises `PictureError` for a size that the model does not take."""
@@ -110,3 +129,16 @@ class ImageTokens:
             while self._kept_bytes > MAX_KEPT_BYTES:
                 self._kept_bytes -= self._kept.popitem(last=False)[1].processed.nbytes
         return made
+
+
+def _image_token_problem(folder: Path, tokenizer: Tokenizer, token: int) -> str:
+    """Why ``token``, by config.json, cannot stand for pieces of images in ``tokenizer``'s texts; empty where it can."""
+    text, named = tokenizer.image_token, named_image_token(folder)
+    assert text is not None
+    if tokenizer.encode_image(text * 2) != [token, token] or tokenizer.encode_text(text) == [token]:
+        return (
+            f"the image token of {str(folder)!r} is {token} by config.json, and for its tokenizer that is the plain text {text!r}"
+        )
+    if named not in (None, text):
+        return f"the image token of {str(folder)!r} is {text!r} by config.json, and {named!r} by its processor"
+    return ""

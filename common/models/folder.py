@@ -57,6 +57,18 @@ def image_token_id(folder: Path) -> int | None:
     return token if type(token) is int and token >= 0 else None
 
 
+def named_image_token(folder: Path) -> str | None:
+    """Text of the image token by the files of the processor and tokenizer in ``folder``; None: they name none."""
+    for file in ("processor_config.json", "tokenizer_config.json"):
+        tree = _read_json(folder / file) or {}
+        extra = tree.get("extra_special_tokens")
+        for named in (tree.get("image_token"), extra.get("image_token") if isinstance(extra, dict) else None):
+            text = named.get("content") if isinstance(named, dict) else named
+            if isinstance(text, str):
+                return text
+    return None
+
+
 def sliding_window(name: str) -> int | None:
     """How many tokens back model ``name`` sees in its narrowest layers; None: all of them, or there is no such model."""
     text = _text_settings(model_folder(name))

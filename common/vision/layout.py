@@ -60,6 +60,15 @@ def image_text(layout: ImageLayout, image_token: str) -> str:
     return "".join(rows) + "\n" + whole if rows else whole
 
 
+def image_markers(layout: ImageLayout) -> list[str]:
+    """The texts between the pieces of an image, each of which has to be one token; none in a family of grids."""
+    if layout.grid is not None:
+        return []
+    tiles = layout.tiles
+    rows = [f"<row_{row + 1}_col_{column + 1}>" for row in range(tiles.height) for column in range(tiles.width)]
+    return [_AROUND, "<global-img>", *rows]
+
+
 _AROUND = "<fake_token_around_image>"
 
 

@@ -151,6 +151,10 @@ def load_processor(folder: Path) -> ImageProcessor:
         step = "save the model's processor with save_pretrained() into that folder"
         raise ConfigError([Problem("model.name", f"{str(folder)!r} has no image processor: {error}", step)]) from error
     _require_pillow(call, folder)
+    wanted = {"grid": "image_grid_thw", "tiles": "pixel_attention_mask"}[FAMILIES[model_type]]
+    if wanted not in call.model_input_names:
+        reason = f"{type(call).__name__} in {str(folder)!r} gives no {wanted}, which {model_type!r} takes"
+        raise ConfigError([Problem("model.name", reason, _SAME_MODEL)])
     image_token = int(config.image_token_id)
     coordinates: CoordinateKind = "pixels" if model_type in _IN_PIXELS else "thousand"
     if FAMILIES[model_type] == "tiles":

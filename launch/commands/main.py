@@ -311,16 +311,21 @@ def tasks() -> None:
 
 @tasks.command("list", short_help="List the task families whose name starts with BEGINNING.")
 @click.argument("beginning", default="", metavar="[BEGINNING]")
-def tasks_list(beginning: str) -> None:
+@click.option("--pixels", is_flag=True, help="Only families that can be demonstrated to a policy that sees screenshots alone.")
+def tasks_list(beginning: str, pixels: bool) -> None:
     """List the task families: all, or those whose name starts with BEGINNING.
+
+    With --pixels, families are left out that have no demonstrator, or one that calls applications instead of using mouse and
+    keyboard.
 
     \b
     computerrl tasks list
     computerrl tasks list calc
+    computerrl tasks list web --pixels
     """
     from computerrl.launch.commands.tasks import list_families
 
-    sys.exit(list_families(beginning))
+    sys.exit(list_families(beginning, from_pixels=pixels))
 
 
 @tasks.command("check", short_help="Check which OSWorld task files can run here.")

@@ -16,17 +16,26 @@ from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.models.folder import is_model_folder, model_folder
 
 
-def list_families(beginning: str) -> int:
+def list_families(beginning: str, *, from_pixels: bool = False) -> int:
     """Print name, applications and description of the families whose name starts with ``beginning``. Returns the exit code: 1
-    when there is none."""
-    from computerrl.env_server.tasks import FAMILIES
+    when there is none.
+
+    ``from_pixels``: only those whose demonstrators use mouse and keyboard alone, with the number of the others."""
+    from computerrl.env_server.tasks import FAMILIES, is_shown_by_hand
 
     found = [family for name, family in sorted(FAMILIES.items()) if name.startswith(beginning)]
-    for family in found:
+    shown = [one for one in found if one.has_demonstrator and is_shown_by_hand(one)] if from_pixels else found
+    for family in shown:
         note = "" if family.has_demonstrator else "  (no demonstrator)"
         click.echo(f"{family.name:32} {'+'.join(sorted(family.apps)):16} {family.description}{note}")
-    click.echo(f"{len(found)} families", err=True)
-    return 0 if found else 1
+    if from_pixels:
+        num_silent = sum(not family.has_demonstrator for family in found)
+        by_calls = len(found) - len(shown) - num_silent
+        others = f"{by_calls} are demonstrated by calls of applications alone, {num_silent} have no demonstrator"
+        click.echo(f"{len(shown)} of {len(found)} families can be demonstrated from pixels; {others}", err=True)
+    else:
+        click.echo(f"{len(found)} families", err=True)
+    return 0 if shown else 1
 
 
 MIN_SCREEN_TOKENS = 32

@@ -94,13 +94,13 @@ def pixel_of(target: Any, y: Any, elements: Sequence[Element], *, aim: Aim = at_
 def to_places(action: Action, grid: Grid, elements: Sequence[Element], *, aim: Aim = at_centre) -> Action:
     """``action`` with places of ``grid`` in place of elements and pixels. Raises `LookupError` when a target is not on the
     screen."""
-    places = places_of(action, grid, elements, aim=aim)
+    places = written_places(action, grid, elements, aim=aim)
     if action.name in ("drag", "drag_pixels"):
         return Action(name="drag_pixels", args={"path": [number for place in places for number in place]})
     return Action(name=action.name, args={**action.args, "target": places[0][0], "y": places[0][1]}) if places else action
 
 
-def places_of(action: Action, grid: Grid, elements: Sequence[Element], *, aim: Aim = at_centre) -> list[list[int]]:
+def written_places(action: Action, grid: Grid, elements: Sequence[Element], *, aim: Aim = at_centre) -> list[list[int]]:
     """The places of ``grid`` at which ``action`` acts, in its order; none for an action without a place.
 
     Raises `LookupError` when a target is not on the screen."""

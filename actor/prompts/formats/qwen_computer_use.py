@@ -22,7 +22,7 @@ from typing import Any
 from computerrl.actor.prompts.formats.base import Unsayable
 from computerrl.actor.prompts.formats.completions import after_first_thought
 from computerrl.actor.prompts.formats.conversation import Conversation, coordinates_in_words
-from computerrl.actor.prompts.formats.coordinates import Extents, Grid, places_of, thousand
+from computerrl.actor.prompts.formats.coordinates import Extents, Grid, thousand, written_places
 from computerrl.actor.prompts.formats.keys import OTHER_NAMES, joined_keys, split_keys
 from computerrl.actor.prompts.formats.points import make_aim
 from computerrl.common.actions import (
@@ -135,7 +135,7 @@ class QwenComputerUse(Conversation):
     def render(self, action_text: str, observation: Observation, *, seed: str = "") -> str:
         action, grid, elements = parse_action(action_text), self._grid(observation), observation.elements
         aim = make_aim(elements, grid, seed=seed)
-        return _written(**_rendered(action, places_of(action, grid, elements, aim=aim)))
+        return _written(**_rendered(action, written_places(action, grid, elements, aim=aim)))
 
 
 def _system(grid: Grid) -> str:

@@ -24,7 +24,7 @@ from typing import Any
 from computerrl.actor.prompts.formats.base import Unsayable
 from computerrl.actor.prompts.formats.completions import after_first_thought, first_statement
 from computerrl.actor.prompts.formats.conversation import Conversation, coordinates_in_words, demonstrated_thought
-from computerrl.actor.prompts.formats.coordinates import Extents, Grid, places_of, thousand
+from computerrl.actor.prompts.formats.coordinates import Extents, Grid, thousand, written_places
 from computerrl.actor.prompts.formats.keys import OTHER_NAMES, joined_keys, split_keys
 from computerrl.actor.prompts.formats.points import make_aim
 from computerrl.common.actions import MAX_ACTION_CHARS, ActionSyntaxError, bind_call, complete, is_with, parse_action
@@ -107,7 +107,7 @@ class UITars(Conversation):
         action, grid, elements = parse_action(action_text), self._grid(observation), observation.elements
         thought = demonstrated_thought(action, elements, names_screen=not self.hides_names)
         aim = make_aim(elements, grid, seed=seed)
-        places = places_of(action, grid, elements, aim=aim)
+        places = written_places(action, grid, elements, aim=aim)
         return f"Thought: {thought}\nAction: {_rendered(action, places)}"
 
 

@@ -18,6 +18,7 @@ from computerrl.actor.prompts.formats.computerrl import call_lines
 from computerrl.actor.prompts.formats.coordinates import Extents, thousand
 from computerrl.actor.prompts.formats.published_calls import CALLS
 from computerrl.actor.prompts.images import ImageTokens
+from computerrl.actor.prompts.tokenizer import Tokenizer
 from computerrl.common.actions import FINAL_ACTIONS, render_action
 from computerrl.common.actions.targets import element_at, same_action
 from computerrl.common.config import PromptConfig
@@ -174,6 +175,9 @@ def _image_builder(name: str) -> PromptBuilder:
 
         def extents(self, coordinates: str) -> Extents:
             return thousand
+
+        def require_screen(self, ref: ScreenshotRef, tokenizer: Tokenizer) -> int:
+            return 0
 
         def text(self, ref: ScreenshotRef) -> str:
             return "\0"

@@ -151,6 +151,19 @@ def test_tasks_list_names_every_family_that_begins_so(tmp_path: Path) -> None:
     assert computerrl("tasks", "list", "nothing", cwd=tmp_path).returncode == 1
 
 
+def test_tasks_list_pixels_names_what_mouse_and_keyboard_demonstrate(tmp_path: Path) -> None:
+    from computerrl.env_server.tasks import FAMILIES, is_shown_by_hand
+
+    done = computerrl("tasks", "list", "--pixels", cwd=tmp_path)
+    families = [FAMILIES[name] for name in sorted(FAMILIES)]
+    by_hand = [family.name for family in families if family.has_demonstrator and is_shown_by_hand(family)]
+    assert [line.split()[0] for line in done.stdout.splitlines()] == by_hand and 0 < len(by_hand) < len(families)
+    assert f"{len(by_hand)} of {len(families)} families can be demonstrated from pixels" in done.stderr
+    num_silent = sum(not family.has_demonstrator for family in families)
+    num_called = len(families) - len(by_hand) - num_silent
+    assert f"{num_called} are demonstrated by calls of applications alone, {num_silent} have no demonstrator" in done.stderr
+
+
 def test_eval_beginning_of_families_is_answered_with_the_families(tmp_path: Path, serial: Path) -> None:
     done = computerrl("train", str(serial), "tasks.families=[calc]", cwd=tmp_path)
     refused(done, 2, "families that begin with it: calc-", "computerrl tasks list")
