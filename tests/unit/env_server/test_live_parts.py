@@ -61,6 +61,7 @@ def test_other_gestures_read_like_actions() -> None:
     assert render_action(pointing.scroll(ALL, 310, 300, direction="up")) == 'scroll("Go", direction="up")'
     assert render_action(pointing.scroll(ALL, 5, 6, direction="down")) == "scroll(5, 6)"
     assert render_action(pointing.drag(ALL, (310, 300), (600, 500))) == 'drag("Go", "drawing")'
+    assert render_action(pointing.drag(ALL, (1, 2), (600, 500), exact=True)) == "drag_pixels([1, 2, 600, 500])"
 
 
 @pytest.mark.parametrize(("end", "word"), [((10, 10), "end"), ((310, 300), "start")])

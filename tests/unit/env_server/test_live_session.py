@@ -13,16 +13,21 @@ from typing import Any
 import aiohttp
 import pytest
 
+from computerrl.common.actions import parse_action
 from computerrl.common.config import DesktopConfig, TasksConfig
 from computerrl.common.errors import DesktopBroken, SetupError
 from computerrl.common.messages import Action, TaskRef
 from computerrl.common.run_files.recordings import read_recording
+from computerrl.common.wire.transport import LocalChannel
+from computerrl.env_server.client import DesktopClient
 from computerrl.env_server.driver import LiveDesktop
+from computerrl.env_server.drivers.scripted import ScriptedDriver
 from computerrl.env_server.live import pointing
 from computerrl.env_server.live.picture import HEADER
 from computerrl.env_server.live.session import LiveSession
 from computerrl.env_server.live.web import serve
 from computerrl.env_server.serving.replay import with_recording
+from computerrl.env_server.serving.service import DesktopService
 from computerrl.env_server.tasks import task_instance
 
 SCRIPTED = DesktopConfig(driver="scripted")
@@ -78,8 +83,6 @@ def test_session_recording_replayed_on_a_fresh_desktop_solves_the_task(session: 
     task = TaskRef("calc-type-cell", 7, "demonstration")
     tasks = TasksConfig(recordings=str(tmp_path / "demos"))
     instance = with_recording(task_instance(task, tasks=tasks), task, tasks=tasks)
-    from computerrl.env_server.drivers.scripted import ScriptedDriver
-
     desktop = ScriptedDriver(SCRIPTED)
     instruction, observation = desktop.reset(instance)
     actions: list[Action] = []
@@ -90,6 +93,28 @@ def test_session_recording_replayed_on_a_fresh_desktop_solves_the_task(session: 
         actions.append(action)
     assert [action.name for action in actions] == ["click", "type", "key"]
     assert instance.evaluate(desktop.get).success
+
+
+def test_session_recording_is_replayed_at_the_pixels_of_the_clicks_for_a_policy_that_sees_images(
+    session: LiveSession, tmp_path: Path
+) -> None:
+    session.start("web-click-button", 4)
+    click_on(session, session.episode.instruction.split('"')[1])
+    session.save()
+    (step,) = read_recording(tmp_path / "demos" / "web-click-button-4.json").steps
+    task, tasks = TaskRef("web-click-button", 4, "demonstration"), TasksConfig(recordings=str(tmp_path / "demos"))
+    x, y = step.pointed
+    for by_pixels, expected in ((True, f"click({x}, {y})"), (False, step.action_text)):
+        service = DesktopService(SCRIPTED, tasks=tasks, make=lambda _: ScriptedDriver(SCRIPTED), by_pixels=by_pixels)
+        desktops = DesktopClient(LocalChannel(service.handle), config=SCRIPTED)
+        try:
+            assert service.wait_ready(1, timeout_s=20)
+            lease = desktops.lease("a", task)
+            desktops.reset(lease, task)
+            assert desktops.demonstrate(lease) == expected
+            assert desktops.step(lease, parse_action(expected)).finished and desktops.evaluate(lease).success
+        finally:
+            service.close()
 
 
 @pytest.mark.parametrize(
