@@ -29,7 +29,7 @@ FLOORS = {
     "env_server": "driver image guest tasks judging drivers client gym serving process live",
     "launch": "plan setup simulation supervision watch report web run cluster commands",
     "learner": (
-        "client poison objective model_store weights algorithms model checkpoints contracts training recipe supervised accounts"
+        "client poison objective tiny_vision model_store pretraining weights algorithms model checkpoints contracts training recipe supervised accounts"
         " phases conductor process"
     ),
 }

@@ -1,0 +1,99 @@
+"""Command line of the two stages, see the package."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+from pathlib import Path
+
+import torch
+
+from computerrl.common.models.folder import cache_folder
+from computerrl.learner.model_store import ensure_model
+from computerrl.learner.pretraining.labels import Vocabulary
+from computerrl.learner.pretraining.places import Reader, train_places
+from computerrl.learner.pretraining.tower import Eyes, Schedule, train_tower
+from computerrl.learner.tiny_vision import WEIGHTS_FILE
+
+
+def main() -> None:
+    """Run one stage."""
+    arguments = _parser().parse_args()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    if arguments.stage == "pack":
+        _pack(arguments.start)
+        return
+    import transformers
+
+    folder = ensure_model("smollm2-135m")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    language_model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    eyes = Eyes(language_model.config.to_dict())
+    started = torch.load(arguments.start, weights_only=True, map_location="cpu") if arguments.start else {}
+    if started:
+        eyes.load_state_dict(started["eyes"])
+    fonts = arguments.fonts or next((cache_folder() / "images").glob("core-*/usr/share/fonts/truetype/liberation"))
+    schedule = Schedule(arguments.steps, arguments.batch, arguments.lr, arguments.seed, arguments.device)
+    if arguments.stage == "labels":
+        embeddings = language_model.get_input_embeddings().weight.detach().float()
+        train_tower(
+            eyes,
+            schedule,
+            embeddings=embeddings,
+            vocabulary=Vocabulary(tokenizer),
+            fonts=fonts,
+            say=_say,
+            keep=lambda: torch.save({"eyes": eyes.state_dict()}, arguments.out),
+        )
+        return
+    reader = Reader(language_model, eyes)
+    if "changes" in started:
+        reader.changes.load_state_dict(started["changes"], strict=False)
+    train_places(
+        reader,
+        schedule,
+        tokenizer=tokenizer,
+        fonts=fonts,
+        eyes_lr=arguments.lr / 3,
+        max_questions=arguments.questions,
+        say=_say,
+        keep=lambda: torch.save(
+            {"eyes": eyes.state_dict(), "changes": reader.changes_only(), "weights": reader.state()}, arguments.out
+        ),
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m computerrl.learner.pretraining", description=__doc__)
+    parser.add_argument("stage", choices=["labels", "places", "pack"])
+    parser.add_argument("--start", type=Path, help="result of an earlier stage, or of an earlier part of this one")
+    parser.add_argument("--out", type=Path, help="where to write the result")
+    parser.add_argument("--steps", type=int, default=6000, help="how long to train")
+    parser.add_argument("--batch", type=int, default=6, help="pages of a step")
+    parser.add_argument("--questions", type=int, default=12, help="questions about a page")
+    parser.add_argument("--lr", type=float, default=1e-3, help="peak learning rate")
+    parser.add_argument("--seed", type=int, default=1, help="of pages and weights")
+    parser.add_argument("--threads", type=int, default=0, help="of the CPU; 0: as torch chooses")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--fonts", type=Path, help="folder of Liberation Sans; default: that of the desktop image")
+    return parser
+
+
+def _pack(start: Path) -> None:
+    """Write the package's file from the result of the second stage."""
+    from safetensors.torch import save_file
+
+    weights = torch.load(start, weights_only=True, map_location="cpu")["weights"]
+    save_file({name: tensor.to(torch.bfloat16).contiguous() for name, tensor in weights.items()}, WEIGHTS_FILE)
+    digest = hashlib.sha256(WEIGHTS_FILE.read_bytes()).hexdigest()
+    print(json.dumps({"file": WEIGHTS_FILE.name, "bytes": WEIGHTS_FILE.stat().st_size, "sha256": digest}))
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""The first stage: tower and connector learn dense labels, against the word embeddings of the language model.
+
+Each image token gets the vector of the words that lie under it, so that the language model later reads a screen as words laid out
+in rows; and from the same vector the place of the thing can be told. The language model itself is not run.
+
+Shape legend: B pages of a batch, C cells, W words of a cell, V entries of the vocabulary, E hidden size of the language model.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from computerrl.learner.pretraining.labels import CELLS, MAX_WORDS, Vocabulary, cell_labels, pixels, stacked
+from computerrl.learner.pretraining.pages import Fonts, draw_page
+from computerrl.learner.tiny_vision import PATCH, SIDE, model_config
+
+HELD_OUT_SEED = 987_654_321
+"""Of the pages on which a stage is measured."""
+_SHARPNESS = 30.0
+"""Scale of cosines in the softmax over words."""
+_BACKGROUND_WEIGHT = 0.1
+"""Empty cells are many and teach little."""
+
+SAY_STEPS = 250
+
+Say = Callable[[str], None]
+
+
+class Eyes(torch.nn.Module):
+    """Tower and connector of `tiny-vision`, and a head for training alone."""
+
+    def __init__(self, text: dict[str, Any]) -> None:
+        """``text``: configuration of the language model."""
+        super().__init__()
+        from transformers.models.idefics3.modeling_idefics3 import Idefics3Connector, Idefics3VisionTransformer
+
+        config = model_config(text)
+        config.vision_config._attn_implementation = "sdpa"
+        self.vision_model = Idefics3VisionTransformer(config.vision_config)
+        self.connector = Idefics3Connector(config)
+        self.place = torch.nn.Linear(int(text["hidden_size"]), 4)
+        for module in self.modules():
+            if isinstance(module, (torch.nn.Linear, torch.nn.Conv2d)):
+                torch.nn.init.trunc_normal_(module.weight, std=0.05 if isinstance(module, torch.nn.Conv2d) else 0.02)
+                if module.bias is not None:
+                    torch.nn.init.zeros_(module.bias)
+            elif isinstance(module, torch.nn.Embedding):
+                torch.nn.init.normal_(module.weight, std=0.02)
+
+    def forward(self, pixels_B3HW: torch.Tensor) -> torch.Tensor:
+        """[B, C, E]."""
+        patches = SIDE // PATCH
+        mask = torch.ones(len(pixels_B3HW), patches, patches, dtype=torch.bool, device=pixels_B3HW.device)
+        return self.connector(self.vision_model(pixel_values=pixels_B3HW, patch_attention_mask=mask).last_hidden_state)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How a stage trains."""
+
+    steps: int
+    batch: int
+    """Pages of a step."""
+    lr: float
+    seed: int
+    device: str
+    warmup_steps: int = 200
+
+    def share(self, step: int) -> float:
+        """Learning rate as a part of its peak: a warm-up, then a cosine."""
+        cosine = 0.5 * (1 + math.cos(math.pi * step / self.steps))
+        return min(1.0, (step + 1) / self.warmup_steps) * (0.98 * cosine + 0.02)
+
+    def progress(self, step: int, began_s: float) -> str:
+        """Steps done, and the time that is left."""
+        spent_s = time.monotonic() - began_s
+        left_s = spent_s / (step + 1) * (self.steps - step - 1)
+        return f"{step + 1} of {self.steps} steps, {spent_s / 60:.0f} min, {left_s / 60:.0f} min left"
+
+
+class Pages(torch.utils.data.IterableDataset[list[torch.Tensor]]):
+    """Batches of pixels and labels, without end."""
+
+    def __init__(self, fonts: Path, vocabulary: Vocabulary, *, batch: int, seed: int, dense: bool) -> None:
+        self._fonts, self._vocabulary, self._batch, self._seed, self._dense = fonts, vocabulary, batch, seed, dense
+
+    def __iter__(self) -> Iterator[list[torch.Tensor]]:
+        worker = torch.utils.data.get_worker_info()
+        rng = random.Random(f"{self._seed} {worker.id if worker else 0}")
+        fonts = Fonts(self._fonts)
+        while True:
+            pages = [draw_page(rng, fonts, dense=self._dense) for _ in range(self._batch)]
+            labels = stacked(cell_labels(page, self._vocabulary) for page in pages)
+            yield [torch.from_numpy(array) for array in (np.stack([pixels(page.image) for page in pages]), *labels)]
+
+
+class DenseLoss:
+    """Cross-entropy of the words under each cell, error of the place, and the length of the vectors."""
+
+    def __init__(self, embeddings: torch.Tensor, vocabulary: Vocabulary, *, device: str) -> None:
+        """``embeddings``: [tokens, E], of the language model."""
+        centred_VE = embeddings[vocabulary.tokens] - embeddings.mean(0)
+        self._norm = float(centred_VE.norm(dim=1).mean())
+        self._words_VE = F.normalize(centred_VE, dim=1).to(device)
+        self._background = torch.tensor(sorted(vocabulary.background), device=device)
+
+    def logits(self, features_BCE: torch.Tensor) -> torch.Tensor:
+        """[B, C, V]."""
+        return _SHARPNESS * F.normalize(features_BCE.float(), dim=-1) @ self._words_VE.T
+
+    def is_background(self, entries_BCW: torch.Tensor) -> torch.Tensor:
+        """[B, C] bool."""
+        return torch.isin(entries_BCW[..., 0], self._background)
+
+    def __call__(
+        self, eyes: Eyes, features_BCE: torch.Tensor, labels: list[torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Words (0: all shares right), place, norm."""
+        entries_BCW, shares_BCW, places_BC4, has_thing_BC = labels
+        logprobs = self.logits(features_BCE).log_softmax(-1).gather(-1, entries_BCW.clamp(min=0))
+        entropy_BC = -torch.special.xlogy(shares_BCW, shares_BCW).sum(-1)
+        words_BC = -(logprobs * shares_BCW).sum(-1) - entropy_BC
+        weight_BC = torch.where(self.is_background(entries_BCW), _BACKGROUND_WEIGHT, 1.0)
+        error_BC = (eyes.place(features_BCE.float()) - places_BC4).abs().sum(-1)
+        norm = (features_BCE.float().norm(dim=-1) / self._norm - 1).square().mean()
+        words = (words_BC * weight_BC).sum() / weight_BC.sum()
+        return words, (error_BC * has_thing_BC).sum() / has_thing_BC.sum().clamp(min=1), norm
+
+
+def train_tower(
+    eyes: Eyes,
+    schedule: Schedule,
+    *,
+    embeddings: torch.Tensor,
+    vocabulary: Vocabulary,
+    fonts: Path,
+    say: Say,
+    keep: Callable[[], None],
+) -> None:
+    """The first stage, in place. ``fonts``: see `Fonts`. ``keep`` is called from time to time, to save what there is."""
+    torch.manual_seed(schedule.seed)
+    loss_of = DenseLoss(embeddings, vocabulary, device=schedule.device)
+    held_out = next(iter(Pages(fonts, vocabulary, batch=80, seed=HELD_OUT_SEED, dense=True)))
+    data = Pages(fonts, vocabulary, batch=schedule.batch, seed=schedule.seed, dense=True)
+    batches = iter(torch.utils.data.DataLoader(data, batch_size=None, num_workers=1 if schedule.device == "cpu" else 12))
+    optimizer = make_optimizer([(eyes, schedule.lr)])
+    eyes.to(schedule.device).train()
+    began = time.monotonic()
+    for step in range(schedule.steps):
+        set_lr(optimizer, schedule.share(step))
+        images, *labels = (tensor.to(schedule.device) for tensor in next(batches))
+        with torch.autocast(schedule.device, torch.bfloat16):
+            features_BCE = eyes(images)
+        words, place, norm = loss_of(eyes, features_BCE, labels)
+        optimizer.zero_grad()
+        (words + 2 * place + 0.05 * norm).backward()
+        torch.nn.utils.clip_grad_norm_(eyes.parameters(), 1.0)
+        optimizer.step()
+        if (step + 1) % SAY_STEPS == 0 or step + 1 == schedule.steps:
+            found = measured(eyes, loss_of, held_out, schedule.device)
+            say(f"{schedule.progress(step, began)}: loss {float(words):.2f}, held out: {found}")
+            keep()
+
+
+@torch.no_grad()
+def measured(eyes: Eyes, loss_of: DenseLoss, held_out: list[torch.Tensor], device: str) -> str:
+    """Shares of the cells of held-out pages whose most likely word is right, and the mean error of places."""
+    eyes.eval()
+    right = things = right_empty = empty = 0
+    errors = []
+    for begin in range(0, len(held_out[0]), 20):
+        images, *labels = (tensor[begin : begin + 20].to(device) for tensor in held_out)
+        with torch.autocast(device, torch.bfloat16):
+            features_BCE = eyes(images)
+        is_empty_BC = loss_of.is_background(labels[0])
+        best_BC = loss_of.logits(features_BCE).argmax(-1)
+        is_right_BC = ((labels[0] == best_BC[..., None]) & (labels[1] > 0.03)).any(-1)
+        right, things = right + int((is_right_BC & ~is_empty_BC).sum()), things + int((~is_empty_BC).sum())
+        right_empty, empty = right_empty + int((is_right_BC & is_empty_BC).sum()), empty + int(is_empty_BC.sum())
+        errors.append(float(loss_of(eyes, features_BCE, labels)[1]))
+    eyes.train()
+    return f"words {right / things:.3f}, empty {right_empty / empty:.3f}, error of places {np.mean(errors):.3f}"
+
+
+def make_optimizer(parts: list[tuple[torch.nn.Module, float]]) -> torch.optim.Optimizer:
+    """AdamW with a peak learning rate for each part."""
+    groups = []
+    for module, lr in parts:
+        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        groups.append({"params": [p for p in trained if p.ndim > 1], "lr": lr, "peak": lr, "weight_decay": 0.05})
+        groups.append({"params": [p for p in trained if p.ndim <= 1], "lr": lr, "peak": lr, "weight_decay": 0.0})
+    return torch.optim.AdamW(groups, betas=(0.9, 0.98))
+
+
+def set_lr(optimizer: torch.optim.Optimizer, share: float) -> None:
+    """``share`` of each group's peak."""
+    for group in optimizer.param_groups:
+        group["lr"] = group["peak"] * share
+
+
+__all__ = ["CELLS", "MAX_WORDS", "Eyes", "Pages", "Schedule", "train_tower"]

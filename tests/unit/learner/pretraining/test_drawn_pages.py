@@ -1,0 +1,73 @@
+"""Drawn pages and their labels: what lies under an image token is named, and what is asked for is there and in front."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import ImageFont
+
+from computerrl.learner.model_store import ensure_model
+from computerrl.learner.pretraining.labels import CELLS, Vocabulary, cell_labels, pixels
+from computerrl.learner.pretraining.pages import HEIGHT, WIDTH, Item, Page, draw_page
+from computerrl.learner.pretraining.places import askable
+
+
+class PillowsFont:
+    """Stands in for the fonts of a desktop image."""
+
+    @cache  # noqa: B019
+    def of(self, size: float, *, bold: bool = False) -> Any:
+        return ImageFont.load_default(size)
+
+
+def page(seed: int, *, dense: bool = False) -> Page:
+    return draw_page(random.Random(seed), PillowsFont(), dense=dense)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> Vocabulary:
+    import transformers
+
+    return Vocabulary(transformers.AutoTokenizer.from_pretrained(ensure_model("tiny-random")))
+
+
+def cell_at(x: float, y: float) -> int:
+    return int(y * CELLS / HEIGHT) * CELLS + int(x * CELLS / WIDTH)
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_cell_in_the_middle_of_what_is_in_front_names_it(vocabulary: Vocabulary, dense: bool) -> None:
+    num_named = 0
+    for seed in range(60):
+        drawn = page(seed, dense=dense)
+        labels = cell_labels(drawn, vocabulary)
+        np.testing.assert_allclose(labels.shares_CW.sum(1), 1, atol=1e-5)
+        for _, item in askable(drawn):
+            left, top, right, bottom = item.box
+            if right - left < 50 or bottom - top < 40:
+                continue  # a cell's neighbours may show more of something else
+            cell = cell_at(*item.middle)
+            named = set(labels.entries_CW[cell].tolist())
+            wanted = {entry for entry in vocabulary.of(item.words[0])}
+            assert wanted <= named, (seed, item)
+            num_named += 1
+    assert num_named > 100
+
+
+def test_nothing_is_asked_for_that_another_thing_covers() -> None:
+    behind, front = Item((0, 200, 80, 280), ("button",), ("behind",)), Item((30, 220, 110, 300), ("button",), ("front",))
+    twin = Item((200, 200, 240, 240), ("button",), ("twin",))
+    outside = Item((300, 400, 400, 500), ("button",), ("outside",))
+    drawn = Page(page(1).image, (behind, front, twin, Item((200, 300, 240, 340), ("button",), ("twin",)), outside))
+    assert [name for name, _ in askable(drawn)] == ["front"]
+
+
+def test_same_seed_draws_the_same_page() -> None:
+    for seed in range(20):
+        one, other = page(seed, dense=True), page(seed, dense=True)
+        assert one.items == other.items
+        np.testing.assert_array_equal(pixels(one.image), pixels(other.image))
