@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,7 @@ from computerrl.common.vision.processor import load_processor
 from computerrl.common.vision.screens import Screens
 from computerrl.learner.model.images import PromptImages
 from tests.support.data.image_prompts import TOKENS_OF, make_folder
+from tests.support.tiers import one_in
 
 SIZE = (150, 100)
 BUTTON = Element(1, "push-button", "Submit", 30, 50, 20, 10, (), True)
@@ -284,3 +287,60 @@ def test_pixels_are_those_of_the_processors_own_image(models: dict[str, Model]) 
 def test_pixels_of_a_family_of_tiles_are_refused(models: dict[str, Model]) -> None:
     with pytest.raises(ConfigError, match=r"(?s)actor\.prompt\.coordinates.*tiles.*set it to auto or thousand"):
         models["idefics3"].builder(coordinates="pixels")
+
+
+# --- numbers of tokens -------------------------------------------------------------------------------------------------
+
+LIMITS = {
+    "grid": [(28 * 28 * 4, 28 * 28 * 16), (28 * 28 * 8, 28 * 28 * 100), (28 * 28 * 60, 28 * 28 * 400)],
+    "tiles": [(56, 56), (56, 112), (56, 224)],
+}
+"""Least and most pixels of an image (grid); side of a tile and of the whole image (tiles)."""
+
+
+@pytest.mark.parametrize("family", one_in(4, TOKENS_OF))
+def test_prompt_processor_and_learner_count_alike_for_200_sizes(models: dict[str, Model], family: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(7)
+    numbers = set()
+    for number, (low, high) in enumerate(LIMITS["tiles" if "<image>" in TOKENS_OF[family] else "grid"]):
+        folder = Path(shutil.copytree(models[family].folder, tmp_path / str(number)))
+        settings = json.loads((folder / "preprocessor_config.json").read_text())
+        size = {"shortest_edge": low, "longest_edge": high} if "max_image_size" not in settings else {"longest_edge": high}
+        (folder / "preprocessor_config.json").write_text(json.dumps(settings | {"size": size}))
+        processor = load_processor(folder)
+        model = Model(folder, models[family].tokenizer, ImageTokens.of(folder, models[family].tokenizer, read=unreadable))
+        builder = model.builder(max_prompt_tokens=60_000)
+        learner = PromptImages(Screens(lambda ref: b"", load_processor(folder)))
+        for width, height in rng.integers(60, 400, (67, 2)).tolist():
+            seen = replace(screen(), screenshot=ref(0, (width, height)), screen_width=width, screen_height=height)
+            prompt = builder.build("Press Submit.", seen, [])
+            pixels = Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8))
+            expected = processor.process(pixels).layout.num_pieces
+            (pack,) = learner.packs([_Sample(prompt)], max_tokens=10**6)
+            assert pack.images is not None
+            assert model.num_image_tokens(prompt) == len(pack.images.nodes_V) == expected, (width, height)
+            numbers.add(expected)
+    assert len(numbers) > (3 if "<image>" in TOKENS_OF[family] else 20)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    family=st.sampled_from(sorted(TOKENS_OF)),
+    name=st.sampled_from(["compact_vision", "ui_tars", "qwen_computer_use"]),
+    spare=st.integers(0, 300),
+    num_images=st.integers(1, 5),
+    stride=st.integers(1, 5),
+    count=st.integers(0, 8),
+    instruction=st.text(max_size=30).map(lambda text: text * 200),
+)
+def test_no_long_instruction_cuts_an_image(
+    models: dict[str, Model], family: str, name: str, spare: int, num_images: int, stride: int, count: int, instruction: str
+) -> None:
+    model = models[family]
+    way = {"format": name, "chat_template": True, "history_steps": 8}
+    least = model.builder(**way, max_prompt_tokens=60_000).num_instruction_tokens("")
+    options = {"images": num_images, "image_stride": min(stride, num_images), "max_prompt_tokens": least + spare}
+    prompt = model.builder(**way, **options).build(instruction, screen(count), past(count))
+    assert 0 < len(prompt.tokens) <= least + spare
+    assert prompt.images and prompt.images[-1] == ref(count) and len(prompt.images) <= num_images
+    assert model.num_image_tokens(prompt) == sum(model.images.num_pieces(one) for one in prompt.images)
