@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.vision.processor import Processed
 
 
@@ -60,7 +61,17 @@ class Tower:
         self._model = model
 
     def encode(self, images: Sequence[Processed]) -> list[Features]:
-        """Features of each of ``images``, with a graph where gradients are on."""
+        """Features of each of ``images``, with a graph where gradients are on.
+
+        Raises `ConfigError` when their number is not that of the image's tokens: processor and tower are of two models."""
+        features = self._encode(images)
+        for image, found in zip(images, features, strict=True):
+            if len(found.rows_RE) != image.layout.num_pieces:
+                reason = f"the vision tower gives {len(found.rows_RE)} features for an image of {image.layout.num_pieces} tokens"
+                raise ConfigError([Problem("model.name", reason, "copy preprocessor_config.json of the same model")])
+        return features
+
+    def _encode(self, images: Sequence[Processed]) -> list[Features]:
         found = self._model.get_image_features(**_tower_inputs(images, self._model.device), return_dict=True)
         if images[0].layout.grid is None:
             # [tiles, pieces, E]

@@ -12,6 +12,7 @@ from computerrl.common.config import RunConfig, load_config
 from computerrl.common.metrics import read_json_lines
 from computerrl.launch.run.local import play
 from computerrl.launch.run.serial import run_serial
+from tests.support.tiers import one_in
 
 CONFIG = Path(__file__).resolve().parents[4] / "configs" / "serial.yaml"
 FAMILIES = ["calc-set-cell", "web-click-button"]
@@ -153,7 +154,6 @@ def test_serial_run_on_images_alone_trains_on_the_screens_that_were_shown(tmp_pa
         f"run_dir={tmp_path}",
         f"model.name={make_folder(tmp_path / 'model', family)}",
         "actor.prompt={format: compact_vision, images: 2, max_prompt_tokens: 400}",
-        "desktop.screenshot_format=png",
         # Log-probs of engine and learner are compared: images that one of them misses would end the run.
         "learner.max_logprob_gap=0.001",
     ]
@@ -164,3 +164,40 @@ def test_serial_run_on_images_alone_trains_on_the_screens_that_were_shown(tmp_pa
     ledger = read_json_lines(config.folder / "ledger.jsonl")
     assert ledger and not [line for line in ledger if str(line["outcome"]).startswith("picture_")]
     assert {"trained", "demonstrated", "evaluated"} >= {line["outcome"] for line in ledger} - {"no_signal", "phase_closed"}
+
+
+@pytest.mark.parametrize("name", one_in(2, ["ui_tars", "qwen_computer_use"]))
+def test_serial_run_in_the_calls_of_others_clones_points_and_stores_png(tmp_path: Path, name: str) -> None:
+    from computerrl.actor.prompts.formats import make_format
+    from computerrl.common.run_files.run_folder import RunFolder
+    from tests.support.data.actor_data import make_observation
+    from tests.support.data.image_prompts import make_folder
+
+    overrides = [
+        *SMALL,
+        'tasks.families=["calc-type-cell", "web-click-button"]',
+        "tasks.actions=gui",
+        f"run_dir={tmp_path}",
+        f"model.name={make_folder(tmp_path / 'model', 'qwen2_5_vl')}",
+        f"actor.prompt={{format: {name}, max_prompt_tokens: 1900, history_steps: 1, window_title: false}}",
+        "actor.max_new_tokens=48",
+        "learner.recipe.max_updates=1",
+        "learner.recipe.eval_before_episodes_per_family=0",
+        "learner.max_logprob_gap=0.001",
+    ]
+    config = load_config(CONFIG, overrides=overrides)
+    assert config.desktop.screenshot_format == "png"
+    RunFolder(config.folder).create(config)
+    state = run_serial(config)
+    assert state.summary is not None and state.summary["num_trajectories_lost"] == 0 and len(state.updates) == 1
+    episodes = read_json_lines(config.folder / "trajectories" / "episodes.jsonl")
+    demonstrations = [episode for episode in episodes if episode["kind"] == "demonstration"]
+    assert demonstrations and all(episode["success"] for episode in demonstrations)
+    # Qwen2.5-VL speaks pixels of its resized image, at most 64 pieces of 28 x 28.
+    form = make_format(config.actor.prompt, extents=lambda width, height: (252, 196))
+    answers = [step["action_text"] for episode in demonstrations for step in episode["steps"]]
+    assert {form.parse(answer, make_observation()).name for answer in answers} == {"click", "type", "done"}
+    (line,) = [line for line in read_json_lines(config.folder / "metrics.jsonl") if line["event"] == "demonstrations"]
+    assert line["off_demonstration"] == {} and line["success"] == 1.0
+    stored = next((config.folder / "trajectories").glob("segment-*.bin"))
+    assert stored.read_bytes().startswith(b"\x89PNG")
