@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import ast
 import functools
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -99,9 +100,9 @@ class _ComputerRL(Conversation):
         head = _HEAD.format(screen=self._screen_words(grid), where=self._where, example=example, advice=advice)
         return head + "\n".join(call_lines(app, actions=self._actions))
 
+    @abstractmethod
     def _screen_words(self, grid: Grid) -> str:
         """Words of `_HEAD` about the screen."""
-        raise NotImplementedError
 
     def _action(self, completion: str, grid: Grid) -> Action:
         spoken = after_thoughts(completion)

@@ -3,6 +3,7 @@ screen of now. A format adds its own system text and the form of its answers."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from computerrl.actor.prompts.formats.base import ChatMessage, PastAction, shown_screens
@@ -18,7 +19,7 @@ MAX_PAST_CHARS = 2000
 MAX_THOUGHT_CHARS = 160
 
 
-class Conversation:
+class Conversation(ABC):
     """See `actor.prompts.formats.base.PromptFormat`; it always uses the chat template."""
 
     plain_cue: str | None = None
@@ -58,8 +59,9 @@ class Conversation:
         """Whether no text of the prompt may tell what the image shows."""
         return self.shows_images and not self._config.window_title
 
+    @abstractmethod
     def _system_text(self, observation: Observation) -> str:
-        raise NotImplementedError
+        """The text of the system turn."""
 
     def _screen(self, observation: Observation, rows: Sequence[str]) -> list[str]:
         """Lines about the screen of now."""
@@ -74,9 +76,9 @@ class Conversation:
         except ActionSyntaxError as error:
             raise ActionSyntaxError(f"Invalid action: {error}") from error
 
+    @abstractmethod
     def _action(self, completion: str, grid: Grid) -> Action:
-        """Raises `ActionSyntaxError`."""
-        raise NotImplementedError
+        """The action in ``completion``. Raises `ActionSyntaxError`."""
 
     def _grid(self, observation: Observation) -> Grid:
         width, height = observation.screen_width, observation.screen_height
