@@ -31,6 +31,7 @@ from computerrl.common.messages import (
     FinalAction,
     Lease,
     Observation,
+    ScreenshotRef,
     Step,
     StepResult,
     StepTiming,
@@ -70,6 +71,8 @@ class DesktopCalls(Protocol):
     def evaluate(self, lease: Lease, final_action: FinalAction = "") -> Evaluation: ...
 
     def release(self, lease: Lease) -> None: ...
+
+    def screenshot(self, ref: ScreenshotRef) -> bytes: ...
 
 
 def _no_activity(_: Activity) -> AbstractContextManager[object]:

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from computerrl.actor.desktops import DesktopDirectory
+from computerrl.actor.live_images import LiveImages
 from computerrl.actor.prompts.builder import FolderTokenizer, PromptBuilder, builder_of_run
 from computerrl.actor.serving.remote_engine import RemoteEngine
 from computerrl.actor.serving.server import ENGINE_ENDPOINT
@@ -76,8 +77,9 @@ class ActorProcess:
             # Before the heartbeat ends, so that it does not wait for a broker that has ended first.
             stack.callback(pulse.close)
             tokenizer = FolderTokenizer(self._model)
-            prompt = builder_of_run(self._config, self._model, tokenizer)
-            self._worker = self._make_worker(broker, prompt)
+            images = LiveImages()
+            prompt = builder_of_run(self._config, self._model, tokenizer, read=images.read)
+            self._worker = self._make_worker(broker, prompt, images)
             # Once started it ends with the stop token, before the connections above are closed.
             stack.callback(self._close_playing, self._worker)
             self._worker.start()
@@ -91,7 +93,7 @@ class ActorProcess:
             if failure is not None:
                 raise failure
 
-    def _make_worker(self, broker: BrokerClient, prompt: PromptBuilder) -> ActorWorker:
+    def _make_worker(self, broker: BrokerClient, prompt: PromptBuilder, images: LiveImages) -> ActorWorker:
         def connect(address: str) -> DesktopClient:
             # An env_server that is started again has another address.
             client = Client(address, keys=self._keys, sender=self._name, gives_up_refused=True)
@@ -105,6 +107,7 @@ class ActorProcess:
             actor=self._name,
             incarnation=self._incarnation,
             stop=self._stop,
+            images=images if self._config.actor.prompt.shows_images else None,
         )
 
     def _use_remote(self, broker: BrokerClient) -> None:

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from typing import Protocol
 
 from computerrl.actor.activity import ActivityMeter
 from computerrl.actor.desktops import DesktopSource
 from computerrl.actor.engines.base import NO_VERSION, Sampler, Versions
 from computerrl.actor.episode import EpisodeAborted, EpisodeSetting, play_episode
+from computerrl.actor.live_images import EpisodeImages, LiveImages
 from computerrl.actor.prompts.builder import PromptBuilder
 from computerrl.common import log
 from computerrl.common.config import ActorConfig
@@ -49,7 +51,7 @@ class AssignmentBroker(Protocol):
 
     def return_assignment(self, assignment_id: str, *, incarnation: str, reason: str) -> None: ...
 
-    def submit(self, trajectory: Trajectory) -> TrajectoryReceipt: ...
+    def submit(self, trajectory: Trajectory, images: Mapping[str, bytes]) -> TrajectoryReceipt: ...
 
 
 class ActorWorker:
@@ -65,14 +67,17 @@ class ActorWorker:
         actor: str,
         incarnation: str,
         stop: StopToken,
+        images: LiveImages | None = None,
     ) -> None:
-        """``actor`` is `actor-<index>:<incarnation>`. Without `use_engine` only demonstrations are played."""
+        """``actor`` is `actor-<index>:<incarnation>`. Without `use_engine` only demonstrations are played. ``images``: where
+        ``prompt`` reads the images that it shows; None: it shows none."""
         self._config = config
         self._broker = broker
         self._desktops = desktops
         self._prompt = prompt
         self._incarnation = incarnation
         self._stop = stop
+        self._images = images
         self._engine: Sampler | None = None
         self._versions: Versions | None = None
         self._threads: list[threading.Thread] = []
@@ -192,15 +197,22 @@ class ActorWorker:
 
     def _play(self, assignment: Assignment, *, asked_s: float) -> None:
         try:
-            with self._desktops.pick(assignment) as desktops:
-                trajectory = play_episode(
-                    assignment, desktops, self._engine, self._prompt, setting=self._setting, asked_s=asked_s
-                )
-            self._count(trajectory)
-            self._submit(trajectory)
+            if self._images is None:
+                self._submit(self._episode(assignment, None, asked_s=asked_s), {})
+            else:
+                with self._images.episode() as images:
+                    trajectory = self._episode(assignment, images, asked_s=asked_s)
+                    self._submit(trajectory, images.of(trajectory))
         except ComputerRLError as error:
             self._return(assignment, error)
             raise
+
+    def _episode(self, assignment: Assignment, images: EpisodeImages | None, *, asked_s: float) -> Trajectory:
+        with self._desktops.pick(assignment) as desktops:
+            seen = desktops if images is None else images.see(desktops)
+            trajectory = play_episode(assignment, seen, self._engine, self._prompt, setting=self._setting, asked_s=asked_s)
+        self._count(trajectory)
+        return trajectory
 
     def _return(self, assignment: Assignment, error: ComputerRLError) -> None:
         self._num_returned += 1
@@ -210,12 +222,12 @@ class ActorWorker:
             # The broker releases the slot by itself after its time limit; the first error is the one to act on.
             log.get_logger().warning("assignment.return_failed", assignment_id=assignment.assignment_id, error=second.code)
 
-    def _submit(self, trajectory: Trajectory) -> None:
-        """Submit the trajectory until there is a receipt; the broker drops duplicates."""
+    def _submit(self, trajectory: Trajectory, images: Mapping[str, bytes]) -> None:
+        """Submit the trajectory, with the bytes of its ``images``, until there is a receipt; the broker drops duplicates."""
         backoff_s = FIRST_BACKOFF_S
         while True:
             try:
-                receipt = self._broker.submit(trajectory)
+                receipt = self._broker.submit(trajectory, images)
                 break
             except PeerTimeout as error:
                 self._complain(error)

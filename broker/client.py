@@ -8,14 +8,15 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
 from computerrl.broker.client_batches import Submissions
 from computerrl.common import log
-from computerrl.common.errors import ChannelClosed, PeerTimeout, ProtocolError
+from computerrl.common.errors import ChannelClosed, PeerTimeout, PictureError, ProtocolError
 from computerrl.common.lifecycle import StopToken
 from computerrl.common.messages import (
+    MAX_IMAGES,
     Ack,
     Assignment,
     AssignmentRequest,
@@ -27,6 +28,9 @@ from computerrl.common.messages import (
     Heartbeat,
     HeartbeatAck,
     Hello,
+    ImageReply,
+    ImageRequest,
+    ImagesWanted,
     Message,
     NoAssignment,
     NoGroup,
@@ -43,6 +47,7 @@ from computerrl.common.messages import (
     TrajectoryReceipt,
     VersionAnnouncement,
     Welcome,
+    submissions_of,
 )
 from computerrl.common.wire.transport import Channel
 
@@ -50,6 +55,9 @@ _Reply = TypeVar("_Reply")
 
 _ATTEMPT_S = 5.0
 """Deadline of one attempt; a broken connection ends it sooner."""
+_MAX_SUBMISSIONS = 1000
+"""Maximum number of submissions of one trajectory; each but the last is followed by up to 256 images."""
+NO_IMAGES: Mapping[str, bytes] = {}
 _PAUSE_S = 0.1
 """Pause between attempts. A refused connection fails immediately instead of using up the attempt."""
 
@@ -99,10 +107,44 @@ class BrokerClient:
         """Return an episode that could not be played; ``reason``: code of the error."""
         self._ask(AssignmentReturn(assignment_id, incarnation, reason), Ack)
 
-    def submit(self, trajectory: Trajectory) -> TrajectoryReceipt:
+    def submit(self, trajectory: Trajectory, images: Mapping[str, bytes] = NO_IMAGES) -> TrajectoryReceipt:
         """Hand in an episode. After an attempt whose reply was lost, the receipt says `duplicate`: the trajectory is on disk.
-        Raises `DiskFull`. The trajectories of several threads may travel in one message."""
+        Raises `DiskFull`. The trajectories of several threads may travel in one message.
+
+        ``images``: encoded bytes of all images that its prompts show, by name; those that the broker lacks are sent before."""
+        if images:
+            return self._submit_with_images(trajectory, images)
         return self._submissions.submit(trajectory, self._send)
+
+    def _submit_with_images(self, trajectory: Trajectory, images: Mapping[str, bytes]) -> TrajectoryReceipt:
+        for _ in range(_MAX_SUBMISSIONS):
+            reply = self.request(trajectory, timeout_s=self._deadline_s)
+            if isinstance(reply, TrajectoryReceipt):
+                return reply
+            if not isinstance(reply, ImagesWanted):
+                raise _unexpected(reply)
+            if missing := [name for name in reply.names if name not in images]:
+                raise PictureError(
+                    f"{trajectory.trajectory_id} names image {missing[0]}, which this process lacks", mismatch=False
+                )
+            for submission in submissions_of(reply.names, images):
+                self._ask(submission, Ack)
+        raise ProtocolError(f"the broker wanted images of {trajectory.trajectory_id} {_MAX_SUBMISSIONS} times")
+
+    def fetch_images(self, names: Collection[str]) -> dict[str, bytes]:
+        """Encoded bytes of the images with these names. Those that the broker does not have, or whose bytes do not have the hash
+        that names them, are missing."""
+        found: dict[str, bytes] = {}
+        left = list(names)
+        while left:
+            reply = self.request(ImageRequest(tuple(left[:MAX_IMAGES])), timeout_s=self._deadline_s)
+            if not isinstance(reply, ImageReply):
+                raise _unexpected(reply)
+            given = {image.content_hash for image in reply.images}
+            found |= {image.content_hash: image.data.tobytes() for image in reply.images if image.is_intact}
+            # A reply has as many as fit it: without any of those asked for, there is none.
+            left = [name for name in left if name not in given] if given else left[MAX_IMAGES:]
+        return found
 
     def fetch_group(self, group_seq: int) -> TrajectoryGroup | NoGroup:
         """The group with this number, any number of times until it is reported as consumed."""

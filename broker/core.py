@@ -29,12 +29,15 @@ from computerrl.broker.events import (
     Persist,
     PersistFailed,
     PersistFirst,
+    ReadImages,
     Reply,
+    SendImages,
     StateRestored,
     TimePassed,
     TrajectoryRestored,
     trajectories_of,
 )
+from computerrl.broker.images import ImageShelf
 from computerrl.broker.orders.order_book import OrderBook
 from computerrl.broker.peers import PeerTable
 from computerrl.broker.trajectories import TrajectoryIntake
@@ -53,6 +56,8 @@ from computerrl.common.messages import (
     Heartbeat,
     HeartbeatAck,
     Hello,
+    ImageRequest,
+    ImageSubmission,
     Message,
     NoGroup,
     OrderClosure,
@@ -82,7 +87,8 @@ class BrokerCore:
         self.assignments = Assignments(
             orders, self.delivery, eta=eta, max_assignment_s=max_assignment_s, counters=counters, log=self._log
         )
-        self.trajectories = TrajectoryIntake(orders, self.delivery, counters=counters, log=self._log)
+        self.images = images = ImageShelf()
+        self.trajectories = TrajectoryIntake(orders, self.delivery, images, counters=counters, log=self._log)
         self._now = 0.0
         self._effects: list[Effect] = []
         self._checks: dict[type, Callable[[Any, str], Decision]] = {
@@ -96,6 +102,8 @@ class BrokerCore:
             AssignmentReturn: lambda returned, _: self.assignments.return_assignment(returned),
             Trajectory: self.trajectories.check,
             TrajectoryBatch: self.trajectories.check_batch,
+            ImageSubmission: lambda submission, _: images.check(submission),
+            ImageRequest: lambda request, _: ReadImages(request.names),
             GroupRequest: lambda request, _: self._deliver_group(request),
             ConsumptionReport: lambda report, _: Ack() if self.delivery.is_consumed(report.group_seq) else PersistFirst(report),
             VersionAnnouncement: lambda one, _: PersistFirst(one) if one.policy_version > self.policy_version else Ack(),
@@ -109,6 +117,7 @@ class BrokerCore:
             SlotGivenUp: self.trajectories.give_up,
             Trajectory: self.trajectories.accept,
             TrajectoryBatch: self.trajectories.accept_batch,
+            ImageSubmission: images.accept,
             ConsumptionReport: self._accept_consumption,
             VersionAnnouncement: self._accept_announcement,
         }
@@ -235,7 +244,8 @@ class BrokerCore:
 
     def status(self) -> Status:
         """Counters, gauges, and the live processes with their latest metrics."""
-        gauges = {**self.orders.gauges(), **self.delivery.gauges(), "paused": self.assignments.is_paused}
+        own = {"images_held": len(self.images), "paused": self.assignments.is_paused}
+        gauges = {**self.orders.gauges(), **self.delivery.gauges(), **own}
         return Status(
             run_id=self.run_id,
             policy_version=self.policy_version,
@@ -256,6 +266,7 @@ class BrokerCore:
             "counters": self.counters.snapshot(num_redelivered=num_redelivered),
             "delivery": self.delivery.snapshot(),
             "orders": self.orders.snapshot(),
+            "images": self.images.names(),
         }
 
     def held(self) -> list[Trajectory]:
@@ -268,7 +279,10 @@ class BrokerCore:
         self.counters.restore(snapshot["counters"])
         self.delivery.restore(snapshot["delivery"])
         self.orders.restore(snapshot["orders"])
+        self.images.keep(set(snapshot["images"]))
 
 
-def _effect(ticket: int, decision: Decision) -> Reply | Persist:
-    return Persist(ticket, decision.record, decision.context) if isinstance(decision, PersistFirst) else Reply(ticket, decision)
+def _effect(ticket: int, decision: Decision) -> Effect:
+    if isinstance(decision, PersistFirst):
+        return Persist(ticket, decision.record, decision.context)
+    return SendImages(ticket, decision.names) if isinstance(decision, ReadImages) else Reply(ticket, decision)

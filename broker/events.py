@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -106,7 +106,15 @@ class Log:
     fields: Mapping[str, Any]
 
 
-Effect = Reply | Persist | Log
+@dataclass(frozen=True, slots=True)
+class SendImages:
+    """Answer the request of this ticket with images from the journal."""
+
+    ticket: int
+    names: Sequence[str]
+
+
+Effect = Reply | Persist | Log | SendImages
 
 
 class LogEvent(Protocol):
@@ -126,8 +134,15 @@ class PersistFirst:
     context: Context | None = None
 
 
-Decision = Message | PersistFirst
-"""Result of handling one request: its reply, or the record that must be durable before there is one."""
+@dataclass(frozen=True, slots=True)
+class ReadImages:
+    """Decision on a request whose reply is read from the journal."""
+
+    names: Sequence[str]
+
+
+Decision = Message | PersistFirst | ReadImages
+"""Result of handling one request: its reply, the record that must be durable before there is one, or what to read for it."""
 
 
 def trajectories_of(message: Message) -> tuple[Trajectory, ...]:

@@ -26,12 +26,15 @@ from computerrl.broker.events import (
     Persist,
     PersistFailed,
     Reply,
+    SendImages,
+    StateRestored,
     TimePassed,
     TrajectoryRestored,
     trajectories_of,
 )
 from computerrl.broker.journal import records
 from computerrl.broker.journal.file import Journal, Position
+from computerrl.broker.journal.image_index import ImageIndex
 from computerrl.common import log
 from computerrl.common.clock import Clock
 from computerrl.common.errors import DiskFull
@@ -82,6 +85,7 @@ class BrokerService:
         self._segment_bytes = self._next_segment_at = segment_bytes
         self._positions: dict[str, bytes] = {}
         """Packed position of each trajectory, also of those forgotten since the last snapshot."""
+        self._images = ImageIndex()
         self._replies: list[tuple[int, Message]] = []
         self._records: list[Record] = []
         self._replay()
@@ -123,12 +127,21 @@ class BrokerService:
             return None
         batch, self._records = Batch(self._records), []
         if self._journal.newest_bytes >= self._next_segment_at:
-            # Nothing is on its way to the disk: core and journal hold the same state.
-            names = [trajectory.trajectory_id for trajectory in self.core.held()]
-            self._positions = {name: self._positions[name] for name in names}
-            held = b"".join(self._positions.values())
-            batch.snapshot, batch.needed = records.snapshot_record(self.core, held), records.segments_in(held)
+            self._begin_snapshot(batch)
         return batch
+
+    def _begin_snapshot(self, batch: Batch) -> None:
+        # Nothing is on its way to the disk: core and journal hold the same state.
+        held = self.core.held()
+        self._positions = {one.trajectory_id: self._positions[one.trajectory_id] for one in held}
+        packed = b"".join(self._positions.values())
+        # Trajectories of this batch were checked, and are not held yet.
+        upcoming = [one for record in batch.records for one in trajectories_of(record.write.message)]
+        images = self.core.images.needed([*held, *upcoming])
+        self.core.images.keep(images)
+        self._images.keep(images)
+        batch.snapshot = records.snapshot_record(self.core, packed, images=self._images.plain())
+        batch.needed = records.segments_in(packed) | self._images.segments()
 
     def persist(self, batch: Batch) -> None:
         """Make ``batch`` durable, or set its ``error``. Touches nothing but the journal."""
@@ -180,10 +193,13 @@ class BrokerService:
                 case Persist():
                     as_it_came = isinstance(event, MessageReceived) and effect.message is event.message
                     self._records.append(Record(effect, frames if as_it_came else None))
+                case SendImages(ticket, names):
+                    self._replies.append((ticket, self._images.read(names, self._journal)))
                 case Log(name, fields):
                     log.get_logger().info(name, **fields)
 
     def _index(self, message: Message, position: Position) -> None:
+        self._images.add(message, position)
         for part, trajectory in enumerate(trajectories_of(message), position.part):
             # Of two copies the first one was accepted.
             if trajectory.trajectory_id not in self._positions:
@@ -195,6 +211,9 @@ class BrokerService:
             if isinstance(event, TrajectoryRestored):
                 needed.add(position.segment)
             match event:
+                case StateRestored(snapshot):
+                    self._images.restore(snapshot["images"])
+                    needed |= self._images.segments()
                 case MessagePersisted(_, message) | TrajectoryRestored(message):
                     self._index(message, position)
             self.core.handle(event, self._clock())

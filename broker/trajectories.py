@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
+import re
 
 from computerrl.broker.counters import BrokerCounters
 from computerrl.broker.delivery import DeliveryQueue
 from computerrl.broker.events import Decision, LogEvent, PersistFirst
+from computerrl.broker.images import ImageShelf
 from computerrl.broker.orders.curriculum import group_size_limits
 from computerrl.broker.orders.order_book import OrderBook
 from computerrl.broker.orders.order_state import OrderState
 from computerrl.broker.orders.slots import Group, Slot, group_id, slot_of
 from computerrl.common.messages import (
+    MAX_IMAGE_BYTES,
     SIZE_LIMITS,
     Ack,
     OrderKind,
     ReceiptBatch,
+    ScreenshotRef,
     SlotGivenUp,
     Step,
     Trajectory,
@@ -26,6 +30,7 @@ from computerrl.common.messages import (
 
 _GROUP_LIMIT = SIZE_LIMITS[TrajectoryGroup.__name__]
 _MAX_GROUP_BYTES = _GROUP_LIMIT.total_bytes - _GROUP_LIMIT.header_bytes
+_CONTENT_HASH = re.compile(r"[0-9a-f]{32}\Z")
 _STEP_BYTES, _TRAJECTORY_BYTES = 2048, 8192
 """Maximum bytes of a step and of a trajectory in a message's header, without the texts that may be of any length."""
 
@@ -33,18 +38,24 @@ _STEP_BYTES, _TRAJECTORY_BYTES = 2048, 8192
 class TrajectoryIntake:
     """Takes trajectories in for the slots of ``orders`` and puts the groups that they complete into ``delivery``."""
 
-    def __init__(self, orders: OrderBook, delivery: DeliveryQueue, *, counters: BrokerCounters, log: LogEvent) -> None:
+    def __init__(
+        self, orders: OrderBook, delivery: DeliveryQueue, images: ImageShelf, *, counters: BrokerCounters, log: LogEvent
+    ) -> None:
         self._orders = orders
         self._delivery = delivery
+        self._images = images
         self._counters = counters
         self._log = log
 
     def check(self, trajectory: Trajectory, incarnation: str) -> Decision:
-        """Decision on a submission by ``incarnation``: a receipt that refuses it, or the trajectory has to be durable first."""
-        return self._refusal(trajectory, incarnation) or PersistFirst(trajectory)
+        """Decision on a submission by ``incarnation``: a receipt that refuses it, the images that have to be submitted before, or
+        the trajectory has to be durable first."""
+        return self._refusal(trajectory, incarnation) or self._images.wanted([trajectory]) or PersistFirst(trajectory)
 
     def check_batch(self, batch: TrajectoryBatch, incarnation: str) -> Decision:
-        """Decision on a submission of several; those that are not refused have to be durable first."""
+        """Decision on a submission of several; those that are not refused have to be durable first, and all images before."""
+        if (wanted := self._images.wanted(batch.trajectories)) is not None:
+            return wanted
         refusals = [self._refusal(trajectory, incarnation) for trajectory in batch.trajectories]
         pairs = list(zip(batch.trajectories, refusals, strict=True))
         accepted = tuple(trajectory for trajectory, refusal in pairs if refusal is None)
@@ -191,4 +202,12 @@ def _step_problem(step: Step, *, kind: OrderKind) -> str:
     # One that is not finite makes the sum so; this is half the work of looking at each.
     if not math.isfinite(step.behavior_logprobs.sum()):
         return "log-probs are not finite"
+    return next((problem for ref in step.images if (problem := _image_problem(ref))), "")
+
+
+def _image_problem(ref: ScreenshotRef) -> str:
+    if _CONTENT_HASH.match(ref.content_hash) is None:
+        return f"{ref.content_hash!r} is no hash of an image"
+    if not 1 <= ref.num_bytes <= MAX_IMAGE_BYTES:
+        return f"image {ref.content_hash} has {ref.num_bytes} bytes, 1 to {MAX_IMAGE_BYTES} are allowed"
     return ""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from computerrl.common.config import DesktopConfig, RunConfig
-from computerrl.common.errors import ConfigError, Problem, ProtocolError
+from computerrl.common.errors import ConfigError, PictureError, Problem, ProtocolError
 from computerrl.common.messages import (
     Ack,
     Action,
@@ -22,15 +22,19 @@ from computerrl.common.messages import (
     Evaluation,
     EvaluationRequest,
     FinalAction,
+    ImageReply,
     Lease,
     LeaseRelease,
     LeaseRequest,
     Message,
+    ScreenshotRef,
+    ScreenshotRequest,
     StepRequest,
     StepResult,
     TaskRef,
     TaskReset,
     TaskStarted,
+    content_hash,
 )
 from computerrl.common.wire.transport import Channel
 from computerrl.env_server.drivers import memory
@@ -90,6 +94,15 @@ class DesktopClient:
     def evaluate(self, lease: Lease, final_action: FinalAction = "") -> Evaluation:
         """Verdict on the desktop's state after ``final_action``."""
         return self._ask(EvaluationRequest(lease=lease, final_action=final_action), Evaluation, self._evaluate_timeout_s)
+
+    def screenshot(self, ref: ScreenshotRef) -> bytes:
+        """The encoded bytes of a screenshot of an observation. Raises `PictureError` for bytes of another hash or size than
+        ``ref`` names, and `RemoteError` when the server cannot read it."""
+        images = self._ask(ScreenshotRequest(ref), ImageReply, self._step_timeout_s).images
+        data = images[0].data.tobytes() if images else b""
+        if len(data) != ref.num_bytes or content_hash(data) != ref.content_hash:
+            raise PictureError(f"env_server sent {len(data)} other bytes than screenshot {ref.content_hash} has", mismatch=True)
+        return data
 
     def look(self, *, elements_of: int = -1) -> Desktops:
         """Views of all desktops, with the elements of desktop ``elements_of``; changes nothing."""

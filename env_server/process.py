@@ -70,8 +70,14 @@ def run_env_server(config: RunConfig, *, index: int, stop: StopToken) -> None:
     try:
         # Desktops start while the broker is still being found.
         token = first_token(folder.tokens / f"env_server-{index}")
-        by_pixels = config.actor.prompt.shows_images
-        service = DesktopService(config.desktop, tasks=config.tasks, make=make, first_token=token, by_pixels=by_pixels)
+        service = DesktopService(
+            config.desktop,
+            tasks=config.tasks,
+            make=make,
+            first_token=token,
+            by_pixels=config.actor.prompt.shows_images,
+            read=screenshots.get,
+        )
         address = _broker_address(folder, stop)
         if address is not None:
             channel = Client(address, keys=keys, sender=sender)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -76,6 +76,10 @@ class Broker(Protocol):
     def close_order(self, order_id: str) -> None: ...
 
     def fetch_group(self, group_seq: int) -> TrajectoryGroup | NoGroup: ...
+
+    def fetch_images(self, names: Collection[str]) -> Mapping[str, bytes]:
+        """Encoded bytes by name; images that the broker does not have are missing."""
+        ...
 
     def report_consumption(self, group_seq: int) -> None: ...
 

@@ -10,7 +10,6 @@ newline, one token that no action contains: strings in actions escape theirs. Wi
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,9 +29,7 @@ from computerrl.common.chat import ChatTurn
 from computerrl.common.config import Actions, PromptConfig, RunConfig
 from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.messages import Action, Observation, ScreenshotRef, ShownImages
-from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.common.vision.screens import ReadScreenshot
-from computerrl.env_server.client import read_screenshot
 
 __all__ = ["FolderTokenizer", "Prompt", "PromptBuilder", "Tokenizer"]
 
@@ -322,9 +319,8 @@ def make_builder(
     return PromptBuilder(tokenizer, config, actions=actions, images=images, screen_size=screen_size, for_chat=for_chat)
 
 
-def builder_of_run(config: RunConfig, folder: Path, tokenizer: Tokenizer) -> PromptBuilder:
-    """The builder of an actor of ``config``, which reads screenshots from the run folder."""
-    read = functools.partial(read_screenshot, RunFolder(config.folder).trajectories)
+def builder_of_run(config: RunConfig, folder: Path, tokenizer: Tokenizer, *, read: ReadScreenshot) -> PromptBuilder:
+    """The builder of an actor of ``config``. ``read``: of screenshots that its episodes have observed."""
     size = (config.desktop.screen_width, config.desktop.screen_height)
     endpoint = config.actor.endpoint
     return make_builder(

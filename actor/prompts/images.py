@@ -22,8 +22,8 @@ from computerrl.common.vision.screens import ReadScreenshot, Screens
 
 MAX_KEPT_BYTES = 128 * 2**20
 """Maximum memory for processed images. Rollouts of a group begin with the same screen; prompts of an episode share screens."""
-MAX_SENT = 1000
-"""Maximum number of encoded images that are remembered for being shown in place of others."""
+MAX_SENT = 32
+"""Maximum number of encoded images that are kept for being shown in place of others; their own episodes may have ended."""
 
 
 class ImageTokens:
@@ -36,7 +36,8 @@ class ImageTokens:
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, RequestImage] = OrderedDict()
         self._kept_bytes = 0
-        self._sent: OrderedDict[str, ScreenshotRef] = OrderedDict()
+        self._sent: OrderedDict[str, tuple[tuple[int, int], bytes]] = OrderedDict()
+        """Content hash -> size and stored bytes."""
 
     @classmethod
     def of(cls, folder: Path, tokenizer: Tokenizer, *, read: ReadScreenshot) -> ImageTokens:
@@ -104,16 +105,16 @@ class ImageTokens:
     def encoded(self, ref: ScreenshotRef, shown: ShownImages = "own") -> bytes:
         """The stored bytes of ``ref``, or an encoded image to show in place of it: as in `blank`, or in `foreign` of the same
         size. Raises `PictureError` when it cannot be read."""
-        size = (ref.width, ref.height)
+        size, own = (ref.width, ref.height), self._screens.encoded(ref)
         with self._lock:
-            others = [one for one in self._sent.values() if (one.width, one.height) == size and one != ref]
-            self._sent[ref.content_hash] = ref
+            others = [data for name, (of_size, data) in self._sent.items() if of_size == size and name != ref.content_hash]
+            self._sent[ref.content_hash] = (size, own)
             self._sent.move_to_end(ref.content_hash)
             if len(self._sent) > MAX_SENT:
                 self._sent.popitem(last=False)
         if shown == "own":
-            return self._screens.encoded(ref)
-        return self._screens.encoded(others[-1]) if shown == "foreign" and others else black_image(*size, "png")
+            return own
+        return others[-1] if shown == "foreign" and others else black_image(*size, "png")
 
     def image(self, ref: ScreenshotRef) -> RequestImage:
         """``ref`` for an engine. Raises `PictureError` when it cannot be read."""

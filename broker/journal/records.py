@@ -1,14 +1,14 @@
 """Payloads of a journal: messages, and the snapshot at the start of a segment.
 
 A payload is one byte of type, then: ``M`` a message that came in, as frames of `common.wire.codec`: a count, the frames' lengths,
-the frames; ``S`` a snapshot: the length of its JSON, the core's state as JSON, and three whole numbers of 64 bits for the
-position of each trajectory that it holds, of which there may be ten thousands.
+the frames; ``S`` a snapshot: the length of its JSON, the core's state and the positions of images as JSON, and three whole
+numbers of 64 bits for the position of each trajectory that it holds, of which there may be ten thousands.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -43,9 +43,10 @@ def segments_in(held: bytes) -> set[int]:
     return set(np.frombuffer(held, _POSITION_ITEM)[::3].tolist())
 
 
-def snapshot_record(core: BrokerCore, held: bytes) -> bytes:
-    """First record of a segment. ``held``: packed positions of all trajectories that ``core`` holds."""
-    state = msgspec.json.encode(core.snapshot())
+def snapshot_record(core: BrokerCore, held: bytes, *, images: Mapping[str, Sequence[int]]) -> bytes:
+    """First record of a segment. ``held``: packed positions of all trajectories that ``core`` holds; ``images``: position of each
+    of its images."""
+    state = msgspec.json.encode({**core.snapshot(), "images": images})
     return b"S" + _LENGTH.pack(len(state)) + state + held
 
 

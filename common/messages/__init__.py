@@ -18,6 +18,7 @@ from computerrl.common.messages.base import (
     INT32,
     MAX_PLACES,
     SCHEMA_VERSION,
+    UINT8,
     EndReason,
     FinalAction,
     OrderKind,
@@ -46,6 +47,17 @@ from computerrl.common.messages.desktops import (
     TaskStarted,
 )
 from computerrl.common.messages.engines import CompletionRequest, CompletionResult, EngineQuery, EngineState
+from computerrl.common.messages.images import (
+    MAX_IMAGES,
+    EncodedImage,
+    ImageReply,
+    ImageRequest,
+    ImageSubmission,
+    ImagesWanted,
+    ScreenshotRequest,
+    content_hash,
+    submissions_of,
+)
 from computerrl.common.messages.presence import (
     Ack,
     Directory,
@@ -60,6 +72,7 @@ from computerrl.common.messages.presence import (
     Welcome,
 )
 from computerrl.common.messages.trajectories import (
+    MAX_IMAGE_BYTES,
     MAX_TRAJECTORIES_PER_BATCH,
     ConsumptionReport,
     GroupRequest,
@@ -107,7 +120,9 @@ RequestMessage = (
     | AssignmentReturn
     | Trajectory
     | TrajectoryBatch
+    | ImageSubmission
     | GroupRequest
+    | ImageRequest
     | ConsumptionReport
     | VersionAnnouncement
     | LeaseRequest
@@ -116,6 +131,7 @@ RequestMessage = (
     | DemonstrationRequest
     | EvaluationRequest
     | LeaseRelease
+    | ScreenshotRequest
     | DesktopsRequest
     | WeightJoin
     | WeightLoaded
@@ -135,8 +151,10 @@ ReplyMessage = (
     | NoAssignment
     | TrajectoryReceipt
     | ReceiptBatch
+    | ImagesWanted
     | TrajectoryGroup
     | NoGroup
+    | ImageReply
     | Lease
     | TaskStarted
     | StepResult
@@ -186,6 +204,9 @@ _SIZE_LIMITS = {
     Trajectory: SizeLimit(4 << 20, 1 << 30),
     TrajectoryBatch: SizeLimit(4 << 20, 1 << 30),
     TrajectoryGroup: SizeLimit(256 << 20, 1 << 30),
+    # One image of the largest size, or many smaller ones.
+    ImageSubmission: SizeLimit(64 << 10, 64 << 20),
+    ImageReply: SizeLimit(64 << 10, 64 << 20),
     # Text typed into a desktop, and text read from it.
     StepRequest: SizeLimit(1 << 20, 1 << 20),
     Demonstration: SizeLimit(1 << 20, 1 << 20),

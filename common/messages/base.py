@@ -13,10 +13,10 @@ import numpy as np
 from msgspec import Meta
 from msgspec.structs import force_setattr
 
-SCHEMA_VERSION = 14
+SCHEMA_VERSION = 15
 """Version of all messages together. It is raised whenever a field changes; a peer of another version is refused by name."""
 
-INT32, FLOAT32 = np.dtype("<i4"), np.dtype("<f4")
+INT32, FLOAT32, UINT8 = np.dtype("<i4"), np.dtype("<f4"), np.dtype("u1")
 """Types of array elements, little-endian on every host."""
 
 _MAX_LINE, _MAX_TEXT = 1024, 8192
@@ -30,6 +30,8 @@ IntArray = Annotated[np.ndarray, "int32"]
 """One-dimensional array of 32-bit integers, sent as raw bytes."""
 FloatArray = Annotated[np.ndarray, "float32"]
 """One-dimensional array of 32-bit floats, sent as raw bytes."""
+ByteArray = Annotated[np.ndarray, "uint8"]
+"""One-dimensional array of bytes, sent as they are."""
 Number = Annotated[int, Meta(ge=-(2**53), le=2**53)]
 """Integer from -2^53 to 2^53: a sum of a few of them still fits the wire."""
 MAX_PLACES = 16
@@ -49,6 +51,8 @@ Temperature = Annotated[float, Meta(ge=0, le=100)]
 """Sampling temperature, 0 to 100; 0 is greedy."""
 Incarnation = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}\Z")]
 """Identifier of one start of a process: 1 to 64 letters, digits, `.`, `_` or `-`."""
+ContentHash = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
+"""Hash of 128 bits as 32 hexadecimal digits."""
 Name = Annotated[str, Meta(max_length=128)]
 """Text of at most 128 characters."""
 Id = Annotated[str, Meta(max_length=256)]
@@ -93,6 +97,8 @@ def take_arrays(message: Wire, fields: Mapping[str, np.dtype[Any]]) -> None:
             raise ValueError(f"{name}: expected numbers, got dtype {array.dtype}")
         if array.dtype.kind == "f" and dtype.kind == "i":
             raise ValueError(f"{name}: expected integers, got dtype {array.dtype}")
+        if (dtype is UINT8) != (array.dtype is UINT8):
+            raise ValueError(f"{name}: expected {dtype}, got dtype {array.dtype}")
         force_setattr(message, name, np.ascontiguousarray(array, dtype=dtype))
 
 

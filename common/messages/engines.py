@@ -18,6 +18,7 @@ from computerrl.common.messages.base import (
     Wire,
     take_arrays,
 )
+from computerrl.common.messages.trajectories import ScreenshotRefs
 
 
 class EngineQuery(Wire, frozen=True):
@@ -36,7 +37,8 @@ class EngineState(Wire, frozen=True):
 
 
 class CompletionRequest(Wire, frozen=True):
-    """Request to sample one completion. The reply is `CompletionResult`."""
+    """Request to sample one completion. The reply is `CompletionResult`, or `ImagesWanted` when the engine process lacks an image
+    of the prompt."""
 
     prompt_tokens: IntArray
     """[P] tokens of the prompt."""
@@ -46,6 +48,8 @@ class CompletionRequest(Wire, frozen=True):
     """Tokens that end the completion."""
     may_be_older: bool
     """Whether older weights may sample this completion too, in an engine that keeps some."""
+    images: ScreenshotRefs = ()
+    """Images of the prompt, in the order of their tokens. The engine process has their bytes from an `ImageSubmission`."""
 
     def __post_init__(self) -> None:
         take_arrays(self, {"prompt_tokens": INT32, "stop_tokens": INT32})

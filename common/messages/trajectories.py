@@ -30,6 +30,10 @@ from computerrl.common.messages.work import TaskRef
 _STEP_ARRAYS = {"prompt_tokens": INT32, "action_tokens": INT32, "behavior_logprobs": FLOAT32, "policy_versions": INT32}
 
 
+MAX_IMAGE_BYTES = 32 << 20
+"""Maximum size of an encoded image: a 4K screen of noise, without loss, has 25 MB."""
+
+
 class ScreenshotRef(Wire, frozen=True):
     """Location of a screenshot, which an env_server writes once per content into an append-only segment file."""
 
@@ -44,6 +48,10 @@ class ScreenshotRef(Wire, frozen=True):
     """Width in pixels."""
     height: Number
     """Height in pixels."""
+
+
+ScreenshotRefs = Annotated[tuple[ScreenshotRef, ...], Meta(max_length=64)]
+"""At most 64 screenshots."""
 
 
 class StepTiming(Wire, frozen=True):

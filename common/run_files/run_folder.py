@@ -50,6 +50,8 @@ class RunFolder:
         self.checkpoints = self.folder / "checkpoints"
         self.trajectories = self.folder / "trajectories"
         """Screenshot segments and episodes.jsonl."""
+        self.images = self.folder / "images"
+        """Images that the learner trains on (`learner.images`)."""
         self.logs = self.folder / "logs"
         self.weights = self.folder / "weights"
         """Of the newest versions, where they travel as files."""

@@ -26,7 +26,7 @@ from msgspec.msgpack import Decoder, Encoder, Ext
 
 from computerrl.common import messages
 from computerrl.common.errors import DecodeError, MessageTooLarge
-from computerrl.common.messages import DEFAULT_SIZE_LIMIT, FLOAT32, INT32, SCHEMA_VERSION, SIZE_LIMITS, Message
+from computerrl.common.messages import DEFAULT_SIZE_LIMIT, FLOAT32, INT32, SCHEMA_VERSION, SIZE_LIMITS, UINT8, Message
 
 Buffer = bytes | memoryview
 """A frame that came in."""
@@ -37,10 +37,11 @@ _MAX_REASON = 1000
 """Characters of a `DecodeError`: what it quotes comes from the peer."""
 _FIRST_FIELD = re.compile(rb"[\x80-\x8f]\xa4kind[\xa1-\xbf]([A-Za-z]{1,31})")
 """The header's first field when it is the kind, as msgpack writes it."""
-_DTYPES = {1: INT32, 2: FLOAT32}
+_DTYPES: dict[int, np.dtype[Any]] = {1: INT32, 2: FLOAT32, 3: UINT8}
 """What `common.messages` uses, by extension type."""
 _EXTENSIONS = {dtype: code for code, dtype in _DTYPES.items()}
 _ITEM_BYTES = 4
+"""Every array begins at a multiple of this in frame 1; bytes are filled up with zeros."""
 _LENGTH = struct.Struct("<I")
 
 _KINDS: dict[str, type] = {cls.__name__: cls for cls in get_args(messages.Message)}
@@ -97,7 +98,8 @@ def encode(message: Message, *, sender: str, message_id: int, cause_id: int | No
     # The body first, because encoding it is what finds the arrays.
     body = Encoder(enc_hook=hook).encode(message)
     header = _HEADER_ENCODER.encode(_Header(kind, SCHEMA_VERSION, sender, message_id, cause_id, body))
-    frames = [header, b"".join(array.data for array in arrays)] if arrays else [header]
+    pieces = (piece for array in arrays for piece in (array.data, bytes(-array.nbytes % _ITEM_BYTES)))
+    frames = [header, b"".join(pieces)] if arrays else [header]
     excess = _excess(kind, frames) if limited else ""
     if excess:
         raise MessageTooLarge(f"{kind} cannot be sent: {excess}")
@@ -180,7 +182,9 @@ class _Arrays:
             raise _Malformed(f"frame 1 has {len(frame)} bytes, no whole number of items")
         self._views = {code: np.frombuffer(frame, dtype) for code, dtype in _DTYPES.items()}
         self.num_left = len(frame) // _ITEM_BYTES
+        """Items that no array holds yet."""
         self._offset = 0
+        """In items."""
         self._num_taken = 0
 
     def take(self, code: int, length: memoryview) -> np.ndarray:
@@ -191,12 +195,13 @@ class _Arrays:
         if len(length) != _LENGTH.size:
             raise _Malformed(f"the length of an array has {_LENGTH.size} bytes, not {len(length)}")
         (size,) = _LENGTH.unpack(length)
-        if size > self.num_left:
-            raise _Malformed(f"array of {size} numbers where {self.num_left} are left")
+        num_items = -(-size * view.itemsize // _ITEM_BYTES)
+        if num_items > self.num_left:
+            raise _Malformed(f"array of {num_items} numbers where {self.num_left} are left")
         # Without a bound, a small body could name millions of empty ones.
         self._num_taken += 1
         if self._num_taken > MAX_ARRAYS:
             raise _Malformed(f"more than {MAX_ARRAYS} arrays")
-        first = self._offset
-        self._offset, self.num_left = first + size, self.num_left - size
+        first = self._offset * _ITEM_BYTES // view.itemsize
+        self._offset, self.num_left = self._offset + num_items, self.num_left - num_items
         return view[first : first + size]

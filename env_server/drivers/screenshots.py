@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image
 
 from computerrl.common.errors import DiskFull
-from computerrl.common.messages import ScreenshotRef
+from computerrl.common.messages import MAX_IMAGE_BYTES, ScreenshotRef, content_hash
 
 SEGMENT_BYTES = 64 * 2**20
 """A segment is closed when it is at least this long: few files, each still quick to copy."""
@@ -143,17 +143,14 @@ class ScreenshotStore:
             self._file = None
 
 
-def content_hash(encoded: bytes) -> str:
-    """The name of a screenshot: BLAKE2b of its encoded bytes, 128 bits as hexadecimal digits."""
-    return hashlib.blake2b(encoded, digest_size=16).hexdigest()
-
-
 def read_screenshot(trajectories_folder: Path, ref: ScreenshotRef) -> bytes:
     """The encoded screenshot (webp, png or jpeg) that ``ref`` names.
 
     Raises `FileNotFoundError`, or `ValueError` when it is cut off or another one lies there."""
     if Path(ref.segment).name != ref.segment:
         raise ValueError(f"segment {ref.segment!r} is no file name")
+    if not (ref.offset >= 0 and 1 <= ref.num_bytes <= MAX_IMAGE_BYTES):
+        raise ValueError(f"no screenshot has {ref.num_bytes} bytes at {ref.offset}; at most {MAX_IMAGE_BYTES} are allowed")
     with (trajectories_folder / ref.segment).open("rb") as file:
         data = os.pread(file.fileno(), ref.num_bytes, ref.offset)
     if len(data) != ref.num_bytes:

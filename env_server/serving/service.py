@@ -18,20 +18,25 @@ from collections.abc import Callable, Mapping
 
 from computerrl.common import log
 from computerrl.common.config import DesktopConfig, TasksConfig
-from computerrl.common.errors import ComputerRLError, DesktopBroken, DiskFull, HostBroken, NoDesktop, ProtocolError
+from computerrl.common.errors import ComputerRLError, DesktopBroken, DiskFull, HostBroken, NoDesktop, PictureError, ProtocolError
 from computerrl.common.messages import (
     Ack,
     DemonstrationRequest,
     Desktops,
     DesktopsRequest,
+    EncodedImage,
     EvaluationRequest,
+    ImageReply,
     LeaseRelease,
     LeaseRequest,
     Message,
+    ScreenshotRef,
+    ScreenshotRequest,
     StepRequest,
     TaskReset,
 )
 from computerrl.common.metrics import Timings
+from computerrl.common.vision.screens import ReadScreenshot
 from computerrl.env_server.driver import DesktopDriver
 from computerrl.env_server.drivers import memory
 from computerrl.env_server.judging.judge import LONGEST_S, Judge, make_judge
@@ -48,6 +53,11 @@ OnDesktop = TaskReset | StepRequest | DemonstrationRequest | EvaluationRequest
 """Requests that are carried out on a leased desktop."""
 _UP: tuple[DesktopState, ...] = ("idle", "preparing", "leased")
 _STATES: tuple[DesktopState, ...] = (*_UP, "new", "starting", "broken")
+
+
+def unstored(ref: ScreenshotRef) -> bytes:
+    """The reader of a service that stores no screenshots."""
+    raise FileNotFoundError(ref.segment)
 
 
 class DesktopService:
@@ -68,14 +78,16 @@ class DesktopService:
         judge: Judge | None = None,
         untouched: Untouched | None = None,
         by_pixels: bool = False,
+        read: ReadScreenshot = unstored,
     ) -> None:
-        """``by_pixels``: see `calls.TaskSetting`."""
+        """``by_pixels``: see `calls.TaskSetting`. ``read``: bytes of a stored screenshot."""
         times = times or ServiceTimes()
         families = families_of(tasks)
         self.timings = {name: Timings() for name in ("step", "settle", "observe", "reset", "evaluate")}
         self._config = config
         self._tasks = tasks
         self._grace_s = times.grace_s
+        self._read = read
         self._judge = judge or make_judge(config.driver, tasks)
         self._setting = calls.TaskSetting(tasks, self._judge, untouched or Untouched(config), by_pixels)
         self._changed = threading.Condition()
@@ -123,6 +135,9 @@ class DesktopService:
     def submit(self, message: Message, sender: str, reply: Reply) -> None:
         """Have ``message`` answered by exactly one ``reply``, from this or another thread. Never blocks on a desktop."""
         try:
+            if isinstance(message, ScreenshotRequest):
+                reply(_encoded(message.screenshot, self._read))
+                return
             with self._changed:
                 self._dispatch(message, sender, reply)
         except ComputerRLError as error:
@@ -284,6 +299,14 @@ class DesktopService:
         closed = [worker.disposed.wait(max(0.0, deadline - time.monotonic())) for worker in workers.values()]
         self._judge.close()
         return all(closed)
+
+
+def _encoded(ref: ScreenshotRef, read: ReadScreenshot) -> ImageReply:
+    """Raises `PictureError`."""
+    try:
+        return ImageReply((EncodedImage.of(read(ref)),))
+    except (OSError, ValueError) as error:
+        raise PictureError(f"screenshot {ref.content_hash} cannot be read: {error}", mismatch=False) from error
 
 
 def _is_desktops_fault(error: ComputerRLError) -> bool:

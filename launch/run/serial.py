@@ -136,13 +136,14 @@ class SerialRun:
             return make_driver(desktop, index=index, folder=folder.logs / f"desktop-0-{index}", screenshots=screenshots)
 
         by_pixels = self._config.actor.prompt.shows_images
-        service = DesktopService(desktop, tasks=self._config.tasks, make=make, by_pixels=by_pixels)
+        service = DesktopService(desktop, tasks=self._config.tasks, make=make, by_pixels=by_pixels, read=screenshots.get)
         stack.callback(service.close)
         return DesktopClient(LocalChannel(service.handle), config=desktop)
 
     def _make_actor(self, stack: ExitStack, desktops: DesktopClient) -> tuple[ActorWorker, PolicyEngine]:
         from computerrl.actor.desktops import OneServer
         from computerrl.actor.engines import make_engine
+        from computerrl.actor.live_images import LiveImages
         from computerrl.actor.prompts.builder import FolderTokenizer, builder_of_run
         from computerrl.actor.worker import ActorWorker
         from computerrl.common.models.folder import model_folder
@@ -155,14 +156,16 @@ class SerialRun:
         engine = make_engine(self._config, model, decode=tokenizer.decode)
         stack.callback(engine.close)
         client, hello = self._peers["actor"]
+        images = LiveImages()
         worker = ActorWorker(
             self._config.actor,
             broker=client,
             desktops=OneServer(desktops),
-            prompt=builder_of_run(self._config, model, tokenizer),
+            prompt=builder_of_run(self._config, model, tokenizer, read=images.read),
             actor=f"actor-0:{hello.incarnation}",
             incarnation=hello.incarnation,
             stop=self._stop,
+            images=images if self._config.actor.prompt.shows_images else None,
         )
         worker.use_engine(engine)
         return worker, engine

@@ -10,6 +10,7 @@ from computerrl.learner.accounts.intake import Intake
 from computerrl.learner.accounts.ledger import Ledger
 from computerrl.learner.accounts.records import Records
 from computerrl.learner.contracts import Neighbours
+from computerrl.learner.images import ImageFolder
 from computerrl.learner.recipe.state import LoopState
 
 
@@ -21,6 +22,8 @@ class Books:
     records: Records
     ledger: Ledger
     intake: Intake
+    images: ImageFolder | None
+    """None for a model that takes no images."""
 
     @classmethod
     def open(cls, config: RunConfig, state: LoopState, around: Neighbours) -> Books:
@@ -30,6 +33,10 @@ class Books:
         ledger = Ledger(records.ledger_line)
         if state.ledger:
             ledger.restore(state.ledger)
+        images = None
+        if around.trainer.check_screenshot is not None:
+            # One more than the kept ones: a sweep comes later than its checkpoint.
+            images = ImageFolder(around.folder.images, num_checkpoints=around.checkpoints.num_kept + 1)
         intake = Intake(
             state,
             broker=around.broker,
@@ -37,8 +44,9 @@ class Books:
             records=records,
             vocabulary_size=around.trainer.vocabulary_size,
             check_screenshot=around.trainer.check_screenshot,
+            images=images,
         )
-        return cls(state, records, ledger, intake)
+        return cls(state, records, ledger, intake, images)
 
     def note_in_state(self) -> None:
         """Put the ledger's counters and the lengths of the files into the state, for a checkpoint."""

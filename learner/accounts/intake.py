@@ -19,6 +19,7 @@ from computerrl.common.messages import NoGroup, Trajectory, TrajectoryGroup
 from computerrl.learner.accounts.ledger import AgeSpan, Ledger, Outcome
 from computerrl.learner.accounts.records import Records
 from computerrl.learner.contracts import Broker
+from computerrl.learner.images import ImageFolder, names_in
 from computerrl.learner.poison import Poison, StepCheck, poison_of
 from computerrl.learner.recipe.state import LoopState
 
@@ -35,8 +36,11 @@ class Intake:
         records: Records,
         vocabulary_size: int,
         check_screenshot: StepCheck | None = None,
+        images: ImageFolder | None = None,
     ) -> None:
+        """``images``: where ``check_screenshot`` and the trainer read images; those of a group are fetched into it first."""
         self._state = state
+        self._images = images
         self._check_screenshot = check_screenshot
         self._vocabulary_size = vocabulary_size
         self._poisoned: dict[int, list[tuple[Trajectory, Poison]]] = {}
@@ -59,6 +63,8 @@ class Intake:
         self.in_flight = None
         if group.group_seq != wanted:
             raise ProtocolError(f"asked for group {wanted}, got {group.group_seq}: it would be taken twice or never")
+        if self._images is not None:
+            self._images.fetch(names_in(group.trajectories), self._broker.fetch_images)
         return self._without_poison(group)
 
     def current(self) -> list[TrajectoryGroup]:

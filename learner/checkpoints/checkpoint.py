@@ -67,7 +67,8 @@ class CheckpointStore:
 
     def __init__(self, folder: Path, *, num_kept: int) -> None:
         self._folder = folder
-        self._num_kept = num_kept
+        self.num_kept = num_kept
+        """Number of the newest checkpoints that stay."""
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._cursors: dict[int, int] = {}
@@ -207,7 +208,7 @@ class CheckpointStore:
     def _prune(self, replaced: int | None) -> None:
         # Two that share a file do not protect each other from its damage: each of those that are kept has its own.
         others = [number for number in sorted(self._cursors) if number != replaced]
-        for number in {*others[: -self._num_kept], *([] if replaced is None else [replaced])}:
+        for number in {*others[: -self.num_kept], *([] if replaced is None else [replaced])}:
             shutil.rmtree(self._path(number), ignore_errors=True)
             del self._cursors[number]
 

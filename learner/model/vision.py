@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from computerrl.common.vision.processor import Processed, load_processor
 from computerrl.common.vision.screens import Screens
 from computerrl.common.vision.tower import Features, Tower, joined, model_inputs, recompute_blocks, tower_module
 from computerrl.common.weight_plan import probe_tokens
-from computerrl.env_server.client import read_screenshot
+from computerrl.learner.images import ImageFolder
 from computerrl.learner.model.batching import Pack, PackImages
 from computerrl.learner.model.images import PromptImages
 
@@ -102,8 +101,7 @@ def load_vision(model: Any, config: RunConfig, *, folder: Path, recompute: bool)
     if not hasattr(model.config, "vision_config"):
         return None
     processor = load_processor(folder)
-    read = partial(read_screenshot, RunFolder(config.folder).trajectories)
-    images = PromptImages(Screens(read, processor))
+    images = PromptImages(Screens(ImageFolder(RunFolder(config.folder).images).read, processor))
     frozen = config.model.trainable_top_layers is not None or config.learner.lora is not None
     return Vision(model, images, has_rope_grid=processor.arrangement == "grid", frozen=frozen, recompute=recompute)
 

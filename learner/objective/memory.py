@@ -16,12 +16,17 @@ import numpy as np
 from computerrl.common.errors import DecodeError, ResumeError
 from computerrl.common.messages import Trajectory, TrajectoryGroup
 from computerrl.common.wire import codec
+from computerrl.learner.images import names_in
 
 _WRITER = "memory"
 
 
 class Stored(Protocol):
     """A collection that a checkpoint can hold."""
+
+    def image_names(self) -> list[str]:
+        """Images that the prompts in it show."""
+        ...
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """(arrays, JSON-ready rest); `restore` takes them back."""
@@ -66,6 +71,10 @@ class SuccessMemory:
     def of(self, family: str) -> tuple[Trajectory, ...]:
         """Trajectories of ``family``, oldest first."""
         return tuple(self._kept.get(family, ()))
+
+    def image_names(self) -> list[str]:
+        """See `Stored`."""
+        return names_in(one for kept in self._kept.values() for one in kept)
 
     def __len__(self) -> int:
         return sum(map(len, self._kept.values()))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from computerrl.common.errors import ResumeError
 from computerrl.learner.accounts.books import Books
 from computerrl.learner.checkpoints.checkpoint import TRAINER, Checkpoint
 from computerrl.learner.contracts import Neighbours
+from computerrl.learner.images import names_in
 from computerrl.learner.recipe.entropulse import PhaseMachine
 from computerrl.learner.supervised.pool import Pools, pack_run, unpack_run
 
@@ -29,7 +31,18 @@ class Saver:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Put the trainer, the pools and the Entropulse trigger into the state that ``checkpoint`` holds."""
         self._around.trainer.load_state_dict(unpack_run(checkpoint, self._pools.stored()))
+        self._require_images()
         self._machine.restore(self._books.state.entropulse)
+
+    def _require_images(self) -> None:
+        images = self._books.images
+        if images is None:
+            return
+        names = self._pools.image_names()
+        images.fetch(names, self._around.broker.fetch_images)
+        if missing := images.missing(names):
+            reason = f"{len(missing)} images of the episodes that the checkpoint keeps are not in {self._around.folder.images}"
+            raise ResumeError(f"{reason}, for example {missing[0]}: restore that folder, or start a new run")
 
     def save(self, *, wait: bool = False) -> None:
         """Save everything as it is now; in the background unless ``wait``."""
@@ -53,3 +66,6 @@ class Saver:
         if covered > self._reported_cursor:
             self._around.broker.report_consumption(covered)
             self._reported_cursor = covered
+            if self._books.images is not None:
+                taken = (one for group in self._books.intake.taken for one in group.trajectories)
+                self._books.images.sweep([*self._pools.image_names(), *names_in(taken)])

@@ -122,6 +122,10 @@ class EpisodePool:
                     queue.append(episode)
         return queues
 
+    def image_names(self) -> list[str]:
+        """See `Stored`."""
+        return [ref.content_hash for kept in self._episodes.values() for one in kept for step in one.steps for ref in step.images]
+
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """(arrays, JSON-ready rest); `restore` takes them back."""
         episodes = [episode for family in sorted(self._episodes) for episode in self._episodes[family]]
@@ -194,6 +198,10 @@ class Pools:
         """Name in a checkpoint -> pool."""
         pools: dict[str, Stored] = {"demonstrations": self.demonstrations, "aids": self.aids, "successes": self.successes}
         return pools if self.memory is None else {**pools, "memory": self.memory}
+
+    def image_names(self) -> list[str]:
+        """Images that the prompts of all pools show."""
+        return [name for pool in self.stored().values() for name in pool.image_names()]
 
 
 def _filled(queues: Mapping[str, list[KeptEpisode]], more: Mapping[str, list[KeptEpisode]]) -> dict[str, list[KeptEpisode]]:

@@ -16,7 +16,7 @@ from computerrl.common.wire import codec, transport
 
 BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
 _NOT_ON_THE_WIRE = {"SizeLimit", "Wire"}
-_FILES = ("base", "presence", "work", "trajectories", "desktops", "weights", "engines")
+_FILES = ("base", "presence", "work", "trajectories", "images", "desktops", "weights", "engines")
 """Files of `common/messages/`, in the order in which the document names their types."""
 
 

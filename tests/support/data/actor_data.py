@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 
 import numpy as np
@@ -24,6 +24,7 @@ from computerrl.common.messages import (
     NoAssignment,
     Observation,
     OrderKind,
+    ScreenshotRef,
     StepResult,
     TaskRef,
     TaskStarted,
@@ -172,6 +173,9 @@ class FakeDesktops:
     def release(self, lease: Lease) -> None:
         self._call("release")
 
+    def screenshot(self, ref: ScreenshotRef) -> bytes:
+        raise AssertionError("prompts show no images here")
+
     def close(self) -> None: ...
 
 
@@ -201,7 +205,7 @@ class QueueBroker:
             self.returned.append((assignment_id, reason))
             self._changed.notify_all()
 
-    def submit(self, trajectory: Trajectory) -> TrajectoryReceipt:
+    def submit(self, trajectory: Trajectory, images: Mapping[str, bytes]) -> TrajectoryReceipt:
         with self._changed:
             if self._submit_errors:
                 raise self._submit_errors.popleft()

@@ -20,6 +20,7 @@ from computerrl.common.vision.processor import Processed, load_processor
 from computerrl.common.vision.tower import model_inputs
 from computerrl.env_server.drivers.screenshots import ScreenshotStore
 from computerrl.learner.algorithms import PolicyAges
+from computerrl.learner.images import ImageFolder
 from tests.support.data.trainer_data import make_group, make_step
 
 IMAGE, VISION_START, VISION_END = 1050, 1052, 1053
@@ -123,17 +124,18 @@ def make_config(folder: Path, tmp_path: Path, *, top_layers: int | None, **learn
 
 
 class Screens:
-    """Screenshots as the env_server stores them, and as the model's own processor sees them."""
+    """Screenshots as the learner has them, and as the model's own processor sees them."""
 
     def __init__(self, folder: Path, config: RunConfig) -> None:
-        self.trajectories = RunFolder(config.folder).trajectories
-        self._store = ScreenshotStore(self.trajectories, picture_format="png", incarnation="test")
+        self.images = RunFolder(config.folder).images
+        self._store = ScreenshotStore(RunFolder(config.folder).trajectories, picture_format="png", incarnation="test")
         self._pixels: dict[str, np.ndarray] = {}
         self._processor = load_processor(folder)
 
     def take(self, seed: int, size: tuple[int, int]) -> ScreenshotRef:
         pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
         ref = self._store.put(pixels)
+        ImageFolder(self.images).fetch([ref.content_hash], lambda names: {ref.content_hash: self._store.get(ref)})
         self._pixels[ref.content_hash] = pixels
         return ref
 

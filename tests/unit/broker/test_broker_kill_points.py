@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from computerrl.broker.journal.file import FileJournal
 from computerrl.broker.service import BrokerService
@@ -24,10 +25,14 @@ from computerrl.common.messages import (
     ErrorReply,
     GroupRequest,
     Hello,
+    ImageReply,
+    ImageRequest,
+    ImagesWanted,
     Message,
     OrderClosure,
     ReceiptBatch,
     RolloutOrder,
+    ScreenshotRef,
     TaskRef,
     Trajectory,
     TrajectoryBatch,
@@ -35,6 +40,8 @@ from computerrl.common.messages import (
     TrajectoryReceipt,
     VersionAnnouncement,
     Welcome,
+    content_hash,
+    submissions_of,
 )
 from tests.support.broker_invariants import CheckedCore
 from tests.support.clock import ManualClock
@@ -64,6 +71,9 @@ class Run:
         self.taken: list[TrajectoryGroup] = []
         self.checkpoint: list[TrajectoryGroup] = []
         self.group_ids: dict[int, tuple[str, ...]] = {}
+        self.images = {content_hash(data): data for data in (self.rng.randbytes(self.rng.randint(1, 1500)) for _ in range(40))}
+        """What the desktops show; an actor has all of it."""
+        self.num_images_read = 0
         self.start()
 
     def start(self) -> None:
@@ -140,12 +150,22 @@ class Run:
         if not self.playing:
             return None
         granted = self.playing.pop(self.rng.randrange(len(self.playing)))
-        return trajectory_for(granted, steps=[step(num_prompt=self.rng.randint(1, 40))], success=self.rng.random() < 0.5)
+        shown = self.rng.sample(sorted(self.images), self.rng.choice((0, 1, 2)))
+        refs = tuple(ScreenshotRef(name, "segment", 0, len(self.images[name]), 8, 8) for name in shown)
+        played = replace(step(num_prompt=self.rng.randint(1, 40)), images=refs)
+        return trajectory_for(granted, steps=[played], success=self.rng.random() < 0.5)
+
+    def hand_in(self, message: Trajectory | TrajectoryBatch) -> Message:
+        """With its images, where the broker lacks them."""
+        while isinstance(reply := self.ask(message), ImagesWanted):
+            for submission in submissions_of(reply.names, self.images):
+                assert self.ask(submission) == Ack()
+        return reply
 
     def submit(self) -> None:
         trajectory = self.episode()
         if trajectory is not None:
-            receipt = self.ask(trajectory)
+            receipt = self.hand_in(trajectory)
             assert isinstance(receipt, TrajectoryReceipt)
             if receipt.accepted:
                 assert trajectory.trajectory_id not in self.acknowledged
@@ -156,7 +176,7 @@ class Run:
     def submit_together(self) -> None:
         together = [trajectory for trajectory in (self.episode() for _ in range(3)) if trajectory is not None]
         if together:
-            answer = self.ask(TrajectoryBatch(tuple(together)))
+            answer = self.hand_in(TrajectoryBatch(tuple(together)))
             assert isinstance(answer, ReceiptBatch) and len(answer.receipts) == len(together)
             for trajectory, receipt in zip(together, answer.receipts, strict=True):
                 assert receipt.trajectory_id == trajectory.trajectory_id
@@ -169,7 +189,7 @@ class Run:
         """The receipt was lost; the actor sends again."""
         trajectory = self.episode()
         if trajectory is not None:
-            first, second = self.ask(trajectory), self.ask(trajectory)
+            first, second = self.hand_in(trajectory), self.hand_in(trajectory)
             assert isinstance(first, TrajectoryReceipt) and isinstance(second, TrajectoryReceipt)
             assert not second.accepted
             if first.accepted:
@@ -193,11 +213,21 @@ class Run:
         ids = tuple(one.trajectory_id for one in answer.trajectories)
         # A group given once is the same for ever, whoever was killed in between.
         assert self.group_ids.setdefault(answer.group_seq, ids) == ids
+        self.read_images(answer)
         self.taken.append(answer)
         if len(self.taken) % GROUPS_PER_BATCH == 0:
             self.version += 1
             self.ask(VersionAnnouncement(self.version, len(self.taken)))
         return True
+
+    def read_images(self, group: TrajectoryGroup) -> None:
+        """Every image of a group is there as long as the group is, byte for byte."""
+        names = {ref.content_hash for one in group.trajectories for step in one.steps for ref in step.images}
+        if names:
+            answer = self.ask(ImageRequest(tuple(names)))
+            assert isinstance(answer, ImageReply)
+            assert {one.content_hash: one.data.tobytes() for one in answer.images} == {name: self.images[name] for name in names}
+            self.num_images_read += len(names)
 
     def save(self) -> None:
         self.checkpoint = self.taken[: len(self.taken) // GROUPS_PER_BATCH * GROUPS_PER_BATCH]
@@ -219,6 +249,7 @@ class Run:
             messages += [trajectory] if trajectory is not None else []
         together = [one for one in (self.episode() for _ in range(self.rng.randint(0, 3))) if one is not None]
         messages += [TrajectoryBatch(tuple(together))] if together else []
+        messages += submissions_of(self.rng.sample(sorted(self.images), self.rng.randint(0, 3)), self.images)
         if self.rng.random() < 0.3:
             messages.append(ConsumptionReport(len(self.checkpoint)))
         if self.rng.random() < 0.3:
@@ -250,7 +281,7 @@ def test_nothing_acknowledged_is_lost_or_taken_twice_over_random_kill_points(tmp
     missing = run.acknowledged - set(taken)
     assert {trajectory_id.partition("/")[0] for trajectory_id in missing - pending} <= run.closed
     counters = run.service.core.counters
-    assert counters["held"] == 0
+    assert counters["held"] == 0 and run.num_images_read
     assert counters["received"] == counters["delivered"] + counters["rejected"]
     assert run.num_restarts == KILLS_PER_RUN
     run.service.close()

@@ -17,14 +17,18 @@ from computerrl.common.messages import (
     AssignmentReturn,
     ConsumptionReport,
     DirectoryRequest,
+    EncodedImage,
     ErrorReply,
     GroupRequest,
     Heartbeat,
     Hello,
+    ImageRequest,
+    ImageSubmission,
     Message,
     OrderClosure,
     ReceiptBatch,
     RolloutOrder,
+    ScreenshotRef,
     Status,
     StatusRequest,
     Trajectory,
@@ -44,12 +48,19 @@ order_ids = st.sampled_from(["rl-1", "rl-2"])
 ids = st.builds("{}/{}/{}".format, order_ids, small, st.integers(0, 1))
 
 
-def submission(order_id: str, number: int, index: int, *, whole: bool) -> Trajectory:
+IMAGES = [EncodedImage.of(data) for data in (b"one", b"another")]
+images = st.sampled_from([*IMAGES, replace(IMAGES[0], data=IMAGES[1].data)])
+names = st.sampled_from([image.content_hash for image in IMAGES])
+
+
+def submission(order_id: str, number: int, index: int, *, whole: bool, shown: list[str]) -> Trajectory:
     played = assignment(order_id, number, index)
-    return trajectory_for(played, steps=[step()] * (1 if whole else 7))
+    refs = tuple(ScreenshotRef(name, "segment", 0, 3, 8, 8) for name in shown)
+    return trajectory_for(played, steps=[replace(step(), images=refs)] * (1 if whole else 7))
 
 
-trajectories = st.builds(submission, order_ids, small, st.integers(0, 1), whole=st.booleans())
+shown = st.lists(names, max_size=2)
+trajectories = st.builds(submission, order_ids, small, st.integers(0, 1), whole=st.booleans(), shown=shown)
 
 
 REQUESTS: dict[type, st.SearchStrategy[Message]] = {
@@ -59,6 +70,8 @@ REQUESTS: dict[type, st.SearchStrategy[Message]] = {
     AssignmentReturn: st.builds(AssignmentReturn, ids, incarnations, st.just("desktop_broken")),
     Trajectory: trajectories,
     TrajectoryBatch: st.builds(TrajectoryBatch, st.lists(trajectories, min_size=1, max_size=3).map(tuple)),
+    ImageSubmission: st.builds(ImageSubmission, st.lists(images, max_size=3).map(tuple)),
+    ImageRequest: st.builds(ImageRequest, st.lists(names, min_size=1, max_size=3).map(tuple)),
     GroupRequest: st.builds(GroupRequest, st.integers(-1, 4)),
     ConsumptionReport: st.builds(ConsumptionReport, st.integers(-1, 4)),
     VersionAnnouncement: st.builds(VersionAnnouncement, st.integers(-1, 4), small),

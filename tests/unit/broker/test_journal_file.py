@@ -290,7 +290,7 @@ def test_journal_bytes_are_the_golden_ones(tmp_path: Path, check_golden: CheckGo
         positions[getattr(message, "trajectory_id", "")] = position
     check_golden("journal/first-segment.log", journal.path.read_bytes())
     held = [positions[trajectory.trajectory_id] for trajectory in broker.held()]
-    journal.begin_segment(records.snapshot_record(broker, b"".join(map(records.packed, held))))
+    journal.begin_segment(records.snapshot_record(broker, b"".join(map(records.packed, held)), images={}))
     write(journal, [b"".join(records.message_record(ConsumptionReport(1)))])
     check_golden("journal/second-segment.log", journal.path.read_bytes())
     kinds = [type(event) for _, event in records.events(journal)]
@@ -310,7 +310,7 @@ def test_snapshot_that_points_at_no_trajectory_raises_resume_error() -> None:
     journal = MemoryJournal()
     journal.append(*records.message_record(VersionAnnouncement(0, 0)))
     (position,) = journal.flush()
-    journal.begin_segment(records.snapshot_record(core(), records.packed(position)))
+    journal.begin_segment(records.snapshot_record(core(), records.packed(position), images={}))
     with pytest.raises(ResumeError, match="VersionAnnouncement"):
         list(records.events(journal))
 

@@ -24,13 +24,15 @@ SIMULATION = "launch/simulation/"
 MEASURING = "launch/commands/measure.py"
 
 FLOORS = {
-    "actor": "activity engines prompts episode desktops serving worker process",
-    "broker": "events counters client_batches orders delivery assignments trajectories peers core journal client service process",
+    "actor": "activity engines prompts episode live_images desktops serving worker process",
+    "broker": (
+        "events counters client_batches images orders delivery assignments trajectories peers core journal client service process"
+    ),
     "env_server": "driver image guest tasks judging drivers client gym serving process live",
     "launch": "plan setup simulation supervision watch report web run cluster commands",
     "learner": (
-        "client poison objective tiny_vision model_store pretraining weights algorithms model checkpoints contracts training recipe supervised accounts"
-        " phases conductor process"
+        "client poison images objective tiny_vision model_store pretraining weights algorithms model checkpoints contracts"
+        " training recipe supervised accounts phases conductor process"
     ),
 }
 """Files and folders of each folder, from the ground up: each may import those before it, and none after it."""

@@ -18,7 +18,6 @@ from computerrl.common.messages import ScreenshotRef, Step
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.common.vision.layout import PieceGrid, rope_positions
 from computerrl.common.vision.processor import load_processor
-from computerrl.env_server.client import read_screenshot
 from computerrl.learner.checkpoints.checkpoint import CheckpointStore
 from computerrl.learner.checkpoints.export import export_model
 from computerrl.learner.model.batching import make_packs
@@ -295,17 +294,20 @@ def test_bad_pictures_are_poison_at_the_intake_and_errors_in_training(folder: Pa
     good = screens.step(screens.take(1, WIDE), action=[11, 12])
     ref = good.screenshot
     assert ref is not None
-    (screens.trajectories / "broken.bin").write_bytes(read_screenshot(screens.trajectories, ref)[:200])
+    data = (screens.images / ref.content_hash).read_bytes()
+    cut, half, other, gone = (character * 32 for character in "abcd")
+    for name, held in ((cut, data[:200]), (half, data[:200]), (other, data[:-1] + b"0")):
+        (screens.images / name).write_bytes(held)
     twice = np.concatenate([good.prompt_tokens, good.prompt_tokens])
     cases = {
         "picture_missing": [
             replace(good, images=()),
-            replace(good, images=(replace(ref, segment="segment-gone.bin", content_hash="gone"),)),
-            replace(good, images=(replace(ref, segment="broken.bin", offset=0, content_hash="cut"),)),
-            replace(good, images=(replace(ref, segment="broken.bin", offset=0, num_bytes=200, content_hash="half"),)),
-            replace(good, images=(replace(ref, offset=-1, content_hash="before"),)),
-            replace(good, images=(replace(ref, num_bytes=-1, content_hash="none"),)),
-            replace(good, images=(replace(ref, segment="../gone.bin", content_hash="outside"),)),
+            replace(good, images=(replace(ref, content_hash=gone),)),
+            replace(good, images=(replace(ref, content_hash=cut),)),
+            replace(good, images=(replace(ref, content_hash=half, num_bytes=200),)),
+            replace(good, images=(replace(ref, content_hash=other),)),
+            replace(good, images=(replace(ref, num_bytes=-1),)),
+            replace(good, images=(replace(ref, content_hash="../config.yaml"),)),
         ],
         "picture_mismatch": [
             replace(good, images=(screens.take(2, TALL),)),
