@@ -124,6 +124,8 @@ def test_page_task_solved_by_mouse_and_keys_is_scored_saved_and_replayed(tmp_pat
     recording = read_recording(tmp_path / "demos" / "calc-type-cell-11.json")
     assert [step.action_text.split("(")[0] for step in recording.steps] == ["click", "type", "done"]
     assert recording.steps[0].targets and recording.steps[0].picture and recording.steps[0].observation.elements
+    clicked = recording.steps[0].targets["target"]
+    assert recording.steps[0].pointed == pytest.approx((clicked.x, clicked.y), abs=2)
     trajectory = replay(tmp_path, task)
     assert trajectory.success and trajectory.end_reason == "done_action", trajectory
     assert [step.action_text for step in trajectory.steps] == [step.action_text for step in recording.steps]
