@@ -167,9 +167,12 @@ class PassMaker:
             return None
         return PassImages(torch.from_numpy(np.concatenate(nodes)).to(self._device), joined(features))
 
-    def of_sequence(self, tokens: np.ndarray, *, row: int) -> Pass:
-        """The pass over a whole sequence in ``row``, with logits after every token but the last."""
+    def of_sequence(self, tokens: np.ndarray, *, row: int, images: RequestImages | None = None) -> Pass:
+        """The pass over a whole sequence in ``row``, with logits before every token but the first; after ``images``, before every
+        token behind the last one."""
         positions_N = torch.arange(len(tokens), device=self._device)
+        first = 1 if images is None else int(images.at_I[-1]) + 1
+        rope_3N = images.rope(0, len(tokens)) if images is not None else np.stack([np.arange(len(tokens))] * 3)
         return Pass(
             tokens_N=torch.as_tensor(tokens, dtype=torch.long, device=self._device),
             positions_N=positions_N,
@@ -180,8 +183,9 @@ class PassMaker:
             num_cached=0,
             decode_mask=None,
             chunks=(self._chunk(row=row, start=0, begin=0, end=len(tokens)),),
-            logit_rows_R=positions_N[:-1],
-            rope_3N=positions_N.expand(3, -1) if self._has_rope_grid else None,
+            logit_rows_R=positions_N[first - 1 : -1],
+            rope_3N=torch.from_numpy(rope_3N).to(self._device) if self._has_rope_grid else None,
+            images=None if images is None else PassImages(torch.from_numpy(images.at_I).to(self._device), images.features),
         )
 
     def _chunk(self, *, row: int, start: int, begin: int, end: int) -> Chunk:

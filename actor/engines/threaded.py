@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from computerrl.actor.engines.base import NO_VERSION, Completion, GenerationRequest
+from computerrl.actor.engines.base import NO_VERSION, Completion, GenerationRequest, RequestImage
 from computerrl.common.errors import ComputerRLError, EngineFailed, WeightError
+from computerrl.common.vision.probe import PROBE_HASH, make_image_probe
+from computerrl.common.vision.processor import ImageProcessor
 from computerrl.common.weight_plan import check_probe, probe_tokens
 
 if TYPE_CHECKING:
@@ -59,14 +61,22 @@ class EngineCore(Protocol):
     def load(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
         """Replace weights. After a `WeightError` nothing has changed; after any other error something may have."""
 
-    def probe(self, tokens: np.ndarray) -> np.ndarray:
-        """Log-probs of ``tokens[1:]``, each given the tokens before it."""
+    def probe(self, tokens: np.ndarray, images: tuple[RequestImage, ...] = ()) -> np.ndarray:
+        """Log-probs of ``tokens[1:]``, each given the tokens before it; after ``images``, of the tokens behind the last one."""
 
     def abort(self) -> Sequence[Sampled]:
         """Drop all admitted requests. Returns their tokens so far, in the order of their keys; some completions may be whole."""
 
     def close(self) -> None:
         """Free all resources."""
+
+
+def probed_by(vocabulary: int, processor: ImageProcessor | None) -> tuple[np.ndarray, tuple[RequestImage, ...]]:
+    """Arguments of `EngineCore.probe`: tokens and images."""
+    if processor is None:
+        return np.asarray(probe_tokens(vocabulary), dtype=np.int32), ()
+    probe = make_image_probe(processor, vocabulary=vocabulary)
+    return np.concatenate([probe.prompt_tokens, probe.scored_tokens]), (RequestImage(PROBE_HASH, probe.processed),)
 
 
 @dataclass(slots=True)
@@ -108,12 +118,20 @@ class ThreadedEngine:
     """A `PolicyEngine` made of a core, a thread and a text decoder."""
 
     def __init__(
-        self, core: EngineCore, *, decode: Callable[[Sequence[int]], str], name: str, dtype: str, resumes: bool = False
+        self,
+        core: EngineCore,
+        *,
+        decode: Callable[[Sequence[int]], str],
+        name: str,
+        dtype: str,
+        resumes: bool = False,
+        processor: ImageProcessor | None = None,
     ) -> None:
         """``dtype``: torch's name of the weights' type, which decides how closely two probes of the same weights agree.
-        ``resumes``: a load interrupts the completions under way, and the new weights prefill them again before they go on."""
+        ``resumes``: a load interrupts the completions under way, and the new weights prefill them again before they go on.
+        ``processor``: of a model that takes images, whose probe holds one."""
         self._core = core
-        self._probe = np.asarray(probe_tokens(core.vocabulary), dtype=np.int32)
+        self._probed = probed_by(core.vocabulary, processor)
         self._decode = decode
         self._dtype = dtype
         self._resumes = resumes
@@ -156,7 +174,7 @@ class ThreadedEngine:
             self._core.load(version, tensors)
             try:
                 if expected_probe is not None:
-                    check_probe(expected_probe, self._core.probe(self._probe), dtype=self._dtype)
+                    check_probe(expected_probe, self._core.probe(*self._probed), dtype=self._dtype)
             except WeightError as error:
                 raise _Spoilt(f"policy version {version}: {error}") from error
             self._version, self._unfit = version, ""
@@ -178,7 +196,7 @@ class ThreadedEngine:
         return self._command(apply_or_stand_still)
 
     def probe(self) -> np.ndarray:
-        return self._command(lambda: self._core.probe(self._probe))
+        return self._command(lambda: self._core.probe(*self._probed))
 
     def metrics(self) -> dict[str, float]:
         return {}

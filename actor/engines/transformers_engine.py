@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from computerrl.actor.engines.base import NO_VERSION, GenerationRequest
+from computerrl.actor.engines.base import NO_VERSION, GenerationRequest, RequestImage
 from computerrl.actor.engines.decoders import Decoder, HFDecoder
 from computerrl.actor.engines.drafts import Drafts
 from computerrl.actor.engines.images import EngineImages, is_of_tower
@@ -38,6 +38,7 @@ from computerrl.common.errors import EngineFailed
 from computerrl.common.metrics import Rate
 from computerrl.common.models.folder import has_vision_tower
 from computerrl.common.models.loading import load_whole, refusing_model
+from computerrl.common.vision.probe import num_probe_tokens
 from computerrl.common.vision.processor import ImageProcessor, load_processor
 
 MAX_PREFILL_TOKENS = 256
@@ -297,10 +298,14 @@ class TransformersCore:
                 running.images = self._images.again(running.request, running.images)
 
     @torch.inference_mode()
-    def probe(self, tokens: np.ndarray) -> np.ndarray:
-        batch = self._passes.of_sequence(tokens, row=self._num_live)
+    def probe(self, tokens: np.ndarray, images: tuple[RequestImage, ...] = ()) -> np.ndarray:
+        shown = None
+        if images:
+            assert self._images is not None, "only a model with a tower is probed with an image"
+            tokens, shown = self._images.of(GenerationRequest(tokens, 1.0, 1, frozenset(), images=images))
+        batch = self._passes.of_sequence(tokens, row=self._num_live, images=shown)
         logits = self._decoder.forward(batch)
-        targets = batch.tokens_N[1:, None]
+        targets = batch.tokens_N[-len(logits) :, None]
         return (logits.gather(1, targets)[:, 0] - logits.logsumexp(-1)).float().cpu().numpy()
 
     def abort(self) -> Sequence[Sampled]:
@@ -344,9 +349,16 @@ class TransformersEngine(ThreadedEngine):
     """A `PolicyEngine` on transformers: `TransformersCore` on a thread."""
 
     def __init__(
-        self, core: TransformersCore, *, decode: Callable[[Sequence[int]], str], dtype: str, resumes: bool = False
+        self,
+        core: TransformersCore,
+        *,
+        decode: Callable[[Sequence[int]], str],
+        dtype: str,
+        resumes: bool = False,
+        processor: ImageProcessor | None = None,
     ) -> None:
-        super().__init__(core, decode=decode, name="transformers-engine", dtype=dtype, resumes=resumes)
+        name = "transformers-engine"
+        super().__init__(core, decode=decode, name=name, dtype=dtype, resumes=resumes, processor=processor)
         self._counted = core
 
     def metrics(self) -> dict[str, float]:
@@ -390,16 +402,17 @@ def make_transformers_engine(
         takes_images = has_vision_tower(folder)
         llama = LlamaModel.read(folder, dtype=getattr(torch, dtype), device=device) if fused and not takes_images else None
     model = load_model(folder, dtype=dtype, device=device) if llama is None else llama
+    processor = load_processor(folder) if takes_images else None
     core = TransformersCore(
         model,
         num_live=num_live,
-        max_tokens=max_tokens,
+        max_tokens=max(max_tokens, num_probe_tokens(processor)),
         seed=seed,
         max_draft_tokens=max_draft_tokens,
         memo_bytes=memo_bytes if device == "cpu" else 0,
         fused=fused,
         half=half,
         float32_head=float32_head,
-        processor=load_processor(folder) if takes_images else None,
+        processor=processor,
     )
-    return TransformersEngine(core, decode=decode, dtype=dtype, resumes=resumes)
+    return TransformersEngine(core, decode=decode, dtype=dtype, resumes=resumes, processor=processor)

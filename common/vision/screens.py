@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from PIL import Image
 
@@ -93,15 +92,6 @@ class Screens:
             return self._read(ref)
         except (OSError, ValueError) as error:
             raise PictureError(f"{_where(ref)} cannot be read: {error}", mismatch=False) from error
-
-    @contextmanager
-    def reading(self, read: ReadScreenshot) -> Iterator[None]:
-        """Take images from ``read`` meanwhile."""
-        own, self._read = self._read, read
-        try:
-            yield
-        finally:
-            self._read = own
 
 
 def _where(ref: ScreenshotRef) -> str:

@@ -139,3 +139,16 @@ def _keyed(sample: Shown, places: Sequence[_Place], first: Mapping[str, int]) ->
     for place in places:
         tokens[place.at_I] = -1 - first[place.ref.content_hash] - np.arange(place.layout.num_pieces)
     return _Keyed(tokens, sample.action_tokens)
+
+
+def after_images(pack: Pack) -> np.ndarray:
+    """[M] bool, which action tokens of ``pack`` have an image before them."""
+    num_M = len(pack.token_pair_M)
+    if pack.images is None:
+        return np.zeros(num_M, dtype=np.bool_)
+    # Piece v is an ancestor of the nodes v to end[v].
+    begins = np.bincount(pack.images.nodes_V, minlength=pack.num_nodes + 1)
+    ends = np.bincount(pack.end_N[pack.images.nodes_V], minlength=pack.num_nodes + 1)
+    is_below_N = np.cumsum(begins - ends)[: pack.num_nodes] > 0
+    found: np.ndarray = is_below_N[pack.logit_nodes_Q[pack.pair_node_U[pack.token_pair_M]]]
+    return found

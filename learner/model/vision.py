@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import io
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 
 from computerrl.common.config import RunConfig
 from computerrl.common.messages import ScreenshotRef
 from computerrl.common.run_files.run_folder import RunFolder
-from computerrl.common.vision.processor import Processed, load_processor
-from computerrl.common.vision.screens import Screens
+from computerrl.common.vision.probe import PROBE_HASH, PROBE_SIZE, make_image_probe, probe_image
+from computerrl.common.vision.processor import ImageProcessor, load_processor
+from computerrl.common.vision.screens import ReadScreenshot, Screens
 from computerrl.common.vision.tower import Features, Tower, joined, model_inputs, recompute_blocks, tower_module
-from computerrl.common.weight_plan import probe_tokens
 from computerrl.learner.images import ImageFolder
 from computerrl.learner.model.batching import Pack, PackImages
 from computerrl.learner.model.images import PromptImages
@@ -31,17 +30,17 @@ from computerrl.learner.model.images import PromptImages
 KEPT_FEATURES_BYTES = 256 * 2**20
 """Size of the kept results of a frozen tower: about a dozen full-size screens for a model of 7 billion parameters."""
 
-_PROBE_SIZE = (112, 84)
-"""Width and height in pixels: unequal, so that a mix-up shows."""
-
 
 class Vision:
     """Prompt images and the tower that encodes them."""
 
-    def __init__(self, model: Any, images: PromptImages, *, has_rope_grid: bool, frozen: bool, recompute: bool = False) -> None:
-        """``has_rope_grid``: rotary positions have three rows. ``recompute``: a trained tower keeps only each block's input for
-        the way back and computes the rest again."""
+    def __init__(
+        self, model: Any, images: PromptImages, probe: ImageProbe, *, has_rope_grid: bool, frozen: bool, recompute: bool = False
+    ) -> None:
+        """``probe``: one whose image ``images`` can read. ``has_rope_grid``: rotary positions have three rows. ``recompute``: a
+        trained tower keeps only each block's input for the way back and computes the rest again."""
         self.images = images
+        self.probe = probe
         self.model = model
         self.has_rope_grid = has_rope_grid
         self._tower = Tower(model)
@@ -66,11 +65,6 @@ class Vision:
 
     def _encode(self, refs: Sequence[ScreenshotRef]) -> list[Features]:
         return self._tower.encode([self.images.screens.processed(ref) for ref in refs])
-
-    def forget(self) -> None:
-        """Keep no results any more."""
-        self._kept.clear()
-        self._kept_bytes = 0
 
     def _keep(self, content_hash: str, features: Features) -> None:
         if content_hash in self._kept:
@@ -101,49 +95,45 @@ def load_vision(model: Any, config: RunConfig, *, folder: Path, recompute: bool)
     if not hasattr(model.config, "vision_config"):
         return None
     processor = load_processor(folder)
-    images = PromptImages(Screens(ImageFolder(RunFolder(config.folder).images).read, processor))
+    probe = ImageProbe(processor, vocabulary=int(model.get_input_embeddings().num_embeddings))
+    read = probe.reading(ImageFolder(RunFolder(config.folder).images).read)
+    images = PromptImages(Screens(read, processor))
     frozen = config.model.trainable_top_layers is not None or config.learner.lora is not None
-    return Vision(model, images, has_rope_grid=processor.arrangement == "grid", frozen=frozen, recompute=recompute)
+    return Vision(model, images, probe, has_rope_grid=processor.arrangement == "grid", frozen=frozen, recompute=recompute)
 
 
 # --- probe -------------------------------------------------------------------------------------------------------------
 
 
 class ImageProbe:
-    """A small image amid `probe_tokens`, as the model itself computes it; a sample for `PromptImages.packs`."""
+    """`common.vision.probe` as a sample for `PromptImages.packs`."""
 
-    def __init__(self, vision: Vision, *, image_token: int) -> None:
-        """Runs the model's own forward pass."""
-        self._vision = vision
-        pixels = np.random.default_rng(0).integers(0, 256, (*_PROBE_SIZE[::-1], 3), dtype=np.uint8)
+    def __init__(self, processor: ImageProcessor, *, vocabulary: int) -> None:
+        self._sequence = make_image_probe(processor, vocabulary=vocabulary)
+        self.prompt_tokens, self.action_tokens = self._sequence.prompt_tokens, self._sequence.scored_tokens
         encoded = io.BytesIO()
-        Image.fromarray(pixels).save(encoded, format="PNG")
+        probe_image().save(encoded, format="PNG")
         self._data = encoded.getvalue()
-        self.images = (ScreenshotRef("probe", "probe", 0, len(self._data), *_PROBE_SIZE),)
-        with vision.images.screens.reading(lambda ref: self._data):
-            processed = vision.images.screens.processed(self.images[0])
-        pieces = [image_token] * processed.layout.num_pieces
-        probe = probe_tokens(int(vision.model.get_input_embeddings().num_embeddings))
-        self.prompt_tokens = np.array([*probe[:4], *pieces, *probe[4:8]], dtype=np.int32)
-        self.action_tokens = np.array(probe[8:], dtype=np.int32)
-        self._expected = self._own(vision.model, processed, is_piece=self._all_tokens() == image_token)
+        self.images = (ScreenshotRef(PROBE_HASH, PROBE_HASH, 0, len(self._data), *PROBE_SIZE),)
 
-    def _all_tokens(self) -> np.ndarray:
-        return np.concatenate([self.prompt_tokens, self.action_tokens])
+    def reading(self, read: ReadScreenshot) -> ReadScreenshot:
+        """``read``, which then reads the probe's image too."""
+        return lambda ref: self._data if ref == self.images[0] else read(ref)
+
+    def pack(self, images: PromptImages) -> Pack:
+        """The probe alone."""
+        (pack,) = images.packs([self], max_tokens=len(self.prompt_tokens) + len(self.action_tokens))
+        return pack
 
     @torch.no_grad()
-    def _own(self, model: Any, processed: Processed, *, is_piece: np.ndarray) -> torch.Tensor:
-        tokens = torch.from_numpy(self._all_tokens()).long()[None].to(model.device)
-        shown = model_inputs([processed], is_piece[None], device=model.device)
+    def own_logprobs(self, model: Any) -> np.ndarray:
+        """[12] float32 of the scored tokens, by the forward pass of ``model`` itself."""
+        tokens_T = np.concatenate([self.prompt_tokens, self.action_tokens])
+        is_piece_T = np.zeros(len(tokens_T), dtype=np.bool_)
+        num_pieces = self._sequence.processed.layout.num_pieces
+        is_piece_T[len(self.prompt_tokens) - num_pieces : len(self.prompt_tokens)] = True
+        tokens = torch.from_numpy(tokens_T).long()[None].to(model.device)
+        shown = model_inputs([self._sequence.processed], is_piece_T[None], device=model.device)
         logits = model(input_ids=tokens, **shown, use_cache=False).logits[0, :-1]
         logprobs = torch.log_softmax(logits.float(), dim=-1).gather(1, tokens[0, 1:, None])[:, 0]
-        return logprobs[-len(self.action_tokens) :].cpu()
-
-    @torch.no_grad()
-    def difference(self, logprobs_of: Callable[[Pack], torch.Tensor]) -> float:
-        """Mean absolute difference between ``logprobs_of`` (pack -> [U]) and the model's own."""
-        (pack,) = self._vision.images.packs([self], max_tokens=len(self._all_tokens()))
-        with self._vision.images.screens.reading(lambda ref: self._data):
-            logprobs_U = logprobs_of(pack).float().cpu()
-        self._vision.forget()
-        return float((logprobs_U[torch.from_numpy(pack.token_pair_M)] - self._expected).abs().mean())
+        return logprobs[-len(self.action_tokens) :].cpu().numpy()

@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from computerrl.common.errors import EngineMismatch
 from computerrl.learner.algorithms.base import LossBatch
 from computerrl.learner.model.batching import Pack
+from computerrl.learner.model.images import after_images
 from computerrl.learner.model.ranks import Ranks
 from computerrl.learner.model.transfers import fetch
 
@@ -29,47 +30,67 @@ _MIN_TOKENS = 32
 """Tokens that a mean needs to be compared with its limit."""
 
 
+@dataclass(slots=True)
+class _Mean:
+    total: float = 0.0
+    num: int = 0
+
+    @property
+    def value(self) -> float:
+        return self.total / self.num if self.num else 0.0
+
+
 class LogprobGap:
-    """Mean absolute difference between learner's and engine's log-probs, over tokens that the present weights sampled."""
+    """Mean absolute difference between learner's and engine's log-probs, over tokens that the present weights sampled.
+
+    Tokens after an image are also compared alone: among much text, a vision tower that differs would hide in the mean of all.
+    """
 
     def __init__(self, *, limit: float | None) -> None:
         """``limit``: largest mean that is accepted; None: no limit."""
         self._limit = limit
-        self._total = 0.0
-        self._num_tokens = 0
+        self._all = _Mean()
+        self._after_images = _Mean()
         self._largest = 0.0
 
     def add(self, passes: Sequence[SeenPass], ranks: Ranks) -> None:
         """All of ``passes`` on all ``ranks``, made with the weights at the start of the update."""
         batches = [(one.logprobs_M, one.batch) for one in passes if one.batch is not None]
-        total = num_tokens = most = 0.0
+        total = num_tokens = of_images = num_of_images = most = 0.0
         if batches:
             present = [batch.is_present_M for _, batch in batches if batch.is_present_M is not None]
             assert len(present) == len(batches), "batches of an update say which tokens the present weights sampled"
             present_M = torch.cat(present)
             gap_M = torch.cat([(logprobs_M - batch.behavior_logprobs_M).abs() for logprobs_M, batch in batches])
             gap_M = torch.where(present_M, gap_M, 0.0)
-            total, num_tokens, most = fetch([gap_M.sum(), present_M.sum(), gap_M.max()])
-        summed = ranks.sum({"gap": (total, num_tokens), f"largest/{ranks.rank}": (most, 0.0)})
-        total, num_tokens = summed.pop("gap")
-        self._total, self._num_tokens = self._total + total, self._num_tokens + int(num_tokens)
+            after_M = np.concatenate([after_images(one.pack) for one in passes if one.batch is not None])
+            seen_M = torch.from_numpy(after_M).to(gap_M.device)
+            sums = [gap_M.sum(), present_M.sum(), (gap_M * seen_M).sum(), (present_M & seen_M).sum(), gap_M.max()]
+            total, num_tokens, of_images, num_of_images, most = fetch(sums)
+        own = {"gap": (total, num_tokens), "after_images": (of_images, num_of_images), f"largest/{ranks.rank}": (most, 0.0)}
+        summed = ranks.sum(own)
+        for mean, name in ((self._all, "gap"), (self._after_images, "after_images")):
+            total, num_tokens = summed.pop(name)
+            mean.total, mean.num = mean.total + total, mean.num + int(num_tokens)
         self._largest = max(self._largest, *(value for value, _ in summed.values()))
 
     def metrics(self) -> dict[str, float]:
         """Nothing when no token was sampled by the present weights."""
-        if not self._num_tokens:
+        if not self._all.num:
             return {}
-        return {"logprob_gap": self._total / self._num_tokens, "logprob_gap_max": self._largest}
+        found = {"logprob_gap": self._all.value, "logprob_gap_max": self._largest}
+        return found | {"logprob_gap_images": self._after_images.value} if self._after_images.num else found
 
     def check(self) -> None:
-        """Raises `EngineMismatch` when the mean is beyond its limit."""
-        mean = self._total / self._num_tokens if self._num_tokens else 0.0
-        if self._limit is not None and self._num_tokens >= _MIN_TOKENS and mean > self._limit:
-            raise EngineMismatch(
-                f"engine and learner disagree: over {self._num_tokens} tokens that the present weights sampled their log-probs "
-                f"differ by {mean:.3f} on average, at most {self._largest:.3f}; learner.max_logprob_gap is {self._limit}. Look "
-                "for other weights, another dtype or temperature, or sampling masks in the engine; the batch was not trained on"
-            )
+        """Raises `EngineMismatch` when the mean of all tokens, or of those after images, is beyond its limit."""
+        for mean, which in ((self._all, ""), (self._after_images, " after images")):
+            if self._limit is not None and mean.num >= _MIN_TOKENS and mean.value > self._limit:
+                raise EngineMismatch(
+                    f"engine and learner disagree: over {mean.num} tokens{which} that the present weights sampled their "
+                    f"log-probs differ by {mean.value:.3f} on average; the largest difference of all is {self._largest:.3f}; "
+                    f"learner.max_logprob_gap is {self._limit}. Look for other weights, another dtype or temperature, or "
+                    "sampling masks in the engine; the batch was not trained on"
+                )
 
 
 class EffectiveSamples:

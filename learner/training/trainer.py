@@ -219,7 +219,8 @@ class Trainer:
         return self.policy.weights.of_base_model()
 
     def probe_logprobs(self) -> np.ndarray:
-        """[15] float32 log-probs of `common.weight_plan.probe_tokens` under the present weights."""
+        """[15] float32 log-probs of `common.weight_plan.probe_tokens` under the present weights; with a vision tower [12], those
+        after the image of `common.vision.probe`."""
         return self.policy.probe_logprobs()
 
     def model_digest(self) -> str:

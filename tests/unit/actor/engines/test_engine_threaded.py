@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from computerrl.actor.engines.base import GenerationRequest
+from computerrl.actor.engines.base import GenerationRequest, RequestImage
 from computerrl.actor.engines.kv_cache import KVCache, common_prefix
 from computerrl.actor.engines.threaded import ADMISSION_S, Sampled, ThreadedEngine
 from computerrl.actor.engines.transformers_engine import sample
@@ -63,7 +63,7 @@ class CountingCore:
         if "half" in tensors:
             raise RuntimeError("broke off")
 
-    def probe(self, tokens: np.ndarray) -> np.ndarray:
+    def probe(self, tokens: np.ndarray, images: tuple[RequestImage, ...] = ()) -> np.ndarray:
         return np.full(len(tokens) - 1, self.probed, dtype=np.float32)
 
     def abort(self) -> Sequence[Sampled]:

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from computerrl.actor.engines import make_engine
-from computerrl.actor.engines.vllm_engine import CLIENT_METHODS, ENGINE_OPTIONS, OUTPUT_FIELDS, REQUEST_FIELDS, require_known_vllm
+from computerrl.actor.engines.vllm_parts.known import (
+    CLIENT_METHODS,
+    ENGINE_OPTIONS,
+    OUTPUT_FIELDS,
+    REQUEST_FIELDS,
+    require_known_vllm,
+)
 from computerrl.common.config import ModelConfig, RunConfig
 from computerrl.common.errors import ConfigError
 from computerrl.learner.model_store import ensure_model

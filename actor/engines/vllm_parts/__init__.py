@@ -1,0 +1,1 @@
+"""Parts of the vLLM engine: which vLLM it knows, weights by their names, images of requests."""

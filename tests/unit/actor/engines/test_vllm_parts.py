@@ -1,0 +1,116 @@
+"""What the vLLM engine checks before vLLM is asked: folders, names of weights, symbols. Without vLLM itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from computerrl.actor.engines.vllm_parts.known import (
+    CLIENT_METHODS,
+    ENGINE_OPTIONS,
+    IMAGE_OPTIONS,
+    IMAGE_SYMBOLS,
+    OUTPUT_FIELDS,
+    REQUEST_FIELDS,
+    require_known_vllm,
+    require_torchvision,
+)
+from computerrl.actor.engines.vllm_parts.weights import check_tensors, require_one_tie, tensor_shapes
+from computerrl.common.errors import ConfigError, WeightError
+from tests.support.data.vision_data import FAMILIES, own_model, save_model
+
+
+def classes(*, without: str = "") -> tuple[list[Any], dict[str, Any]]:
+    """The classes that `require_known_vllm` takes, and the names of vLLM's module for images; one of the names is missing."""
+    options = [name for name in (*ENGINE_OPTIONS, *IMAGE_OPTIONS) if name != without]
+    engine_args = dataclasses.make_dataclass("EngineArgs", [(name, object) for name in options])
+    client = type("InprocClient", (), {name: None for name in CLIENT_METHODS if name != without})
+    request, output = (
+        type(name, (), {"__struct_fields__": [field for field in fields if field != without]})
+        for name, fields in (("EngineCoreRequest", REQUEST_FIELDS), ("EngineCoreOutput", OUTPUT_FIELDS))
+    )
+    multimodal = {
+        name: type(name, (), {part: None for part in parts if part != without})
+        for name, parts in IMAGE_SYMBOLS.items()
+        if name != without
+    }
+    return [engine_args, client, request, output], multimodal
+
+
+def test_vllm_that_lacks_what_images_need_is_named() -> None:
+    known, multimodal = classes()
+    require_known_vllm(*known, multimodal=multimodal)
+    cases = {
+        "mm_device_do_normalize": r"EngineArgs\.mm_device_do_normalize",
+        "reset_encoder_cache": r"InprocClient\.reset_encoder_cache",
+        "mm_features": r"EngineCoreRequest\.mm_features",
+        "is_embed": r"PlaceholderRange\.is_embed",
+        "MultiModalKwargsItems": r"MultiModalKwargsItems\.from_hf_inputs",
+    }
+    for missing, named in cases.items():
+        lacking, multimodal = classes(without=missing)
+        with pytest.raises(ConfigError, match=named):
+            require_known_vllm(*lacking, multimodal=multimodal)
+    # A model of text alone needs none of the options of images.
+    lacking, _ = classes(without="mm_device_do_normalize")
+    require_known_vllm(*lacking)
+
+
+def test_family_that_needs_torchvision_is_refused_where_it_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, installed = importlib.util.find_spec, {"torchvision": False}
+
+    def find_spec(name: str, package: str | None = None) -> Any:
+        return own("json" if installed["torchvision"] else "no_such_module") if name == "torchvision" else own(name, package)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2_5_vl"}))
+    with pytest.raises(ConfigError, match=r"(?s)'qwen2_5_vl'.*needs torchvision.*engine: transformers.*make setup DEVICE=cuda"):
+        require_torchvision(tmp_path)
+    installed["torchvision"] = True
+    require_torchvision(tmp_path)
+    installed["torchvision"] = False
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "idefics3"}))
+    require_torchvision(tmp_path)
+
+
+@pytest.mark.parametrize("outer", [True, False])
+def test_folder_whose_tie_settings_disagree_is_refused(tmp_path: Path, outer: bool) -> None:
+    path = save_model(tmp_path / "model", model_type="idefics3") / "config.json"
+    tree = json.loads(path.read_text())
+    for inner in (outer, not outer):
+        tree["tie_word_embeddings"], tree["text_config"]["tie_word_embeddings"] = outer, inner
+        path.write_text(json.dumps(tree))
+        if inner == outer:
+            require_one_tie(path.parent)
+            continue
+        with pytest.raises(ConfigError, match=f"(?s)embeddings {outer}, and {inner} in text_config.*{str(outer).lower()}"):
+            require_one_tie(path.parent)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_names_of_published_folders_and_those_of_learners_are_known(tmp_path: Path, family: str) -> None:
+    folder = save_model(tmp_path / "model", model_type=family)
+    shapes = tensor_shapes(folder)
+    published = load_file(folder / "model.safetensors")
+    of_learner = {name: parameter.data for name, parameter in own_model(folder).named_parameters()}
+    for tensors in (published, of_learner):
+        check_tensors(shapes, tensors)
+    with pytest.raises(WeightError, match=r"no tensor 'model\.visual\.nothing'"):
+        check_tensors(shapes, {"model.visual.nothing": torch.zeros(1)})
+
+
+def test_part_of_a_tower_that_vllm_fuses_is_refused(tmp_path: Path) -> None:
+    folder = save_model(tmp_path / "model", model_type="idefics3")
+    tensors = {name: parameter.data for name, parameter in own_model(folder).named_parameters()}
+    name = next(name for name in tensors if "vision_model" in name and ".k_proj." in name)
+    with pytest.raises(WeightError, match="came without"):
+        check_tensors(tensor_shapes(folder), {name: tensors[name]})
