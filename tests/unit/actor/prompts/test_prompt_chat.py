@@ -81,6 +81,6 @@ def test_control_shows_black_images_or_those_of_other_prompts(folder: Path) -> N
 
 
 def test_image_that_cannot_be_read_is_an_error_and_engines_with_weights_get_no_turns(folder: Path) -> None:
-    with pytest.raises(PictureError, match="screen-10 .*cannot be read"):
+    with pytest.raises(PictureError, match=r"screen-10 .*cannot be read"):
         turns(make(folder), 10)
     assert turns(make(folder, for_chat=False), 1) == ()
