@@ -19,13 +19,15 @@ from computerrl.actor.engines.base import Completion, GenerationRequest, Sampler
 from computerrl.actor.prompts.builder import Prompt, PromptBuilder
 from computerrl.actor.prompts.formats.base import PastAction, Unsayable
 from computerrl.common import log
-from computerrl.common.actions import FINAL_ACTIONS, ActionSyntaxError
-from computerrl.common.actions.targets import places_of, same_action
+from computerrl.common.actions import FINAL_ACTIONS, ActionSyntaxError, parse_action
+from computerrl.common.actions.targets import holds, named_element, places_of, same_action
 from computerrl.common.clock import unix_now
 from computerrl.common.errors import ComputerRLError, TaskFailed
 from computerrl.common.messages import (
     Action,
     Assignment,
+    Element,
+    ElementTarget,
     EndReason,
     Evaluation,
     FinalAction,
@@ -189,6 +191,8 @@ class _Episode:
         self._history: list[PastAction] = []
         self.num_patched = 0
         """Number of the demonstrator's actions that were done in place of the policy's."""
+        self._knows_targets = assignment.with_targets
+        """Whether the demonstrator's next action is known to be right here: the policy's actions were its own so far."""
         self.observation: Observation = first.observation
         self.steps: list[Step] = []
 
@@ -218,6 +222,7 @@ class _Episode:
             return "off_demonstration"
         places = self._places(chosen)
         began = time.perf_counter()
+        target = self._target(chosen, places) if self._knows_targets else None
         acted = self._act(chosen) if self._assignment.num_patches is None else self._act_beside_demonstrator(chosen)
         desktop_s = time.perf_counter() - began + chosen.demonstrate_s
         self.steps.append(
@@ -235,6 +240,7 @@ class _Episode:
                 matched=acted.matched,
                 images=prompt.images,
                 places=places,
+                target=target,
             )
         )
         return acted.end
@@ -247,6 +253,31 @@ class _Episode:
             return ()
         seen = self.observation
         return places_of(action, seen.elements, width=seen.screen_width, height=seen.screen_height)
+
+    def _target(self, chosen: _Chosen, places: tuple[int, ...]) -> ElementTarget | None:
+        """The element at which the demonstrator would point now; None where it names no single one.
+
+        A demonstrator may count its actions, so it knows no way back: after an action that is not its own it is not asked again.
+        """
+        try:
+            with self._setting.during("desktop"):
+                shown = parse_action(self._desktops.demonstrate(self._lease))
+        except TaskFailed as error:
+            self._knows_targets = False
+            task = self._assignment.task
+            log.get_logger().warning("target.unknown", family=task.family, seed=task.seed, reason=str(error))
+            return None
+        seen = self.observation
+        element = named_element(seen.elements, shown)
+        try:
+            action = self._parse(chosen)
+        except ActionSyntaxError:
+            self._knows_targets = is_same_kind = False
+        else:
+            is_same_kind = action.name == shown.name
+            hit = element is not None and is_same_kind and len(places) == 2 and holds(element, *places)
+            self._knows_targets = hit or same_action(seen.elements, action, shown)
+        return None if element is None else _element_target(seen, element, is_same_kind=is_same_kind)
 
     def _act_beside_demonstrator(self, chosen: _Chosen) -> _Acted:
         """Do the demonstrator's action, chosen or not; end the episode instead when it was not chosen and no patch is left."""
@@ -376,6 +407,18 @@ class _Episode:
             end="task_finished" if result.finished else None,
             settle_s=result.observation.settle_s,
         )
+
+
+def _element_target(seen: Observation, element: Element, *, is_same_kind: bool) -> ElementTarget:
+    return ElementTarget(
+        x=element.x,
+        y=element.y,
+        width=element.width,
+        height=element.height,
+        screen_width=seen.screen_width,
+        screen_height=seen.screen_height,
+        is_same_kind=is_same_kind,
+    )
 
 
 @dataclass(frozen=True, slots=True)

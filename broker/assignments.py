@@ -140,6 +140,7 @@ class Assignments:
             max_steps=group.max_steps,
             time_limit_s=self._max_assignment_s,
             num_patches=order.num_patches,
+            with_targets=order.with_targets,
             shown_images=order.shown_images,
             next_task=self._next_task(),
         )

@@ -19,7 +19,7 @@ from computerrl.common.messages import RolloutOrder
 from computerrl.common.run_files.recordings import recorded_seeds
 from computerrl.learner.accounts.books import Books
 from computerrl.learner.accounts.reporter import Reporter
-from computerrl.learner.algorithms.base import WantsGuidance
+from computerrl.learner.algorithms.base import WantsGuidance, WantsTargets
 from computerrl.learner.checkpoints.checkpoint import Checkpoint
 from computerrl.learner.contracts import Neighbours
 from computerrl.learner.objective.memory import Remembers
@@ -219,6 +219,7 @@ class LearnerLoop:
             policy_version=self.state.policy_version,
             update=self.state.update,
             num_patches=algorithm.num_patches if isinstance(algorithm, WantsGuidance) else None,
+            with_targets=isinstance(algorithm, WantsTargets) and algorithm.wants_targets,
         )
 
     def _work_of(self, phase: recipe.Phase) -> PhaseWork:

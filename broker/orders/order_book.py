@@ -118,6 +118,8 @@ class OrderBook:
             raise ProtocolError(f"order {order.order_id!r} has more than {_MAX_GROUP_STEPS} steps a group: too many to send")
         if order.num_patches is not None and (order.kind != "training" or order.num_patches < 0):
             raise ProtocolError(f"order {order.order_id!r} is a {order.kind} order with {order.num_patches} patches")
+        if order.with_targets and order.kind != "training":
+            raise ProtocolError(f"order {order.order_id!r} is a {order.kind} order with targets, which only training ones have")
         problem = curriculum.problem(order, max_group_size=_MAX_GROUP_SIZE)
         if problem:
             raise ProtocolError(f"order {order.order_id!r} {problem}")

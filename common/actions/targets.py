@@ -70,9 +70,26 @@ def _meant(elements: Sequence[Element], args: Mapping[str, Any]) -> dict[str, An
     return meant
 
 
+def named_element(elements: Sequence[Element], action: Action) -> Element | None:
+    """The one element that ``action`` names and points at. None where it names none (a pixel, text to type, a call of an
+    application), two (a drag), or one that is not there."""
+    target, y = action.args.get("target"), action.args.get("y")
+    if target is None or y is not None or not _takes_a_place(action):
+        return None
+    try:
+        return find_target(elements, target)
+    except LookupError:
+        return None
+
+
+def holds(element: Element, x: int, y: int) -> bool:
+    """Does ``element`` hold a pixel? Its edges belong to it."""
+    return abs(x - element.x) * 2 <= element.width and abs(y - element.y) * 2 <= element.height
+
+
 def element_at(elements: Sequence[Element], x: int, y: int) -> Element | None:
     """The smallest element that holds a pixel; None: no element does."""
-    holding = [one for one in elements if abs(x - one.x) * 2 <= one.width and abs(y - one.y) * 2 <= one.height]
+    holding = [one for one in elements if holds(one, x, y)]
     return min(holding, key=lambda one: one.width * one.height, default=None)
 
 
@@ -98,6 +115,11 @@ def places_of(action: Action, elements: Sequence[Element], *, width: int, height
     return tuple(number for point in points for number in point)
 
 
+def _takes_a_place(action: Action) -> bool:
+    """Is its target an element or a pixel? Those of application calls are neither (files.copy)."""
+    return "y" in {param.name for param in ACTIONS[action.name].params}
+
+
 def _path(action: Action, elements: Sequence[Element]) -> list[int]:
     """Raises `LookupError`."""
     args = action.args
@@ -107,8 +129,8 @@ def _path(action: Action, elements: Sequence[Element]) -> list[int]:
     if action.name == "drag_pixels":
         return list(args["path"])
     target, y = args.get("target"), args.get("y")
-    if target is None or "y" not in {param.name for param in ACTIONS[action.name].params}:
-        return []  # Targets of application calls are no elements (files.copy).
+    if target is None or not _takes_a_place(action):
+        return []
     if y is None:
         element = find_target(elements, target)
         return [element.x, element.y]

@@ -75,6 +75,7 @@ from computerrl.common.messages.trajectories import (
     MAX_IMAGE_BYTES,
     MAX_TRAJECTORIES_PER_BATCH,
     ConsumptionReport,
+    ElementTarget,
     GroupRequest,
     NoGroup,
     ReceiptBatch,

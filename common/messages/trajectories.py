@@ -65,6 +65,22 @@ class StepTiming(Wire, frozen=True):
     """Part of ``desktop_s`` in which the guest waited for a quiet screen."""
 
 
+class ElementTarget(Wire, frozen=True):
+    """The element at which the demonstrator's next action points. Grounding rewards are computed from it
+    (`learner.objective.grounding`); no prompt shows it."""
+
+    x: int
+    """Horizontal position of the centre in screen pixels."""
+    y: int
+    """Vertical position of the centre in screen pixels."""
+    width: int
+    height: int
+    screen_width: int
+    screen_height: int
+    is_same_kind: bool
+    """Whether the chosen action has the name of the demonstrator's (`click`, `scroll`, ...)."""
+
+
 class Step(Wire, frozen=True):
     """One training sample: a prompt and the action that the policy sampled."""
 
@@ -91,10 +107,13 @@ class Step(Wire, frozen=True):
     """Screenshots that the prompt shows, in its order; none where the format shows text alone."""
     places: Places = ()
     """Pixels of the screenshot at which the action points: x, y, or x, y of each place of a drag, its start first. Empty: it
-    points at none. For people; an element that the action names counts by its centre."""
+    points at none. For people and for grounding rewards; an element that the action names counts by its centre."""
     matched: bool | None = None
     """Whether the action equals the demonstrator's. If not, the demonstrator's was done instead, or the episode ended. None: no
     demonstrator took part."""
+    target: ElementTarget | None = None
+    """Element at which the demonstrator would have pointed, for an algorithm that `WantsTargets`. None: the episode had left the
+    demonstration, the demonstrator's action names no single element, or the order asks for no targets."""
 
     def __post_init__(self) -> None:
         take_arrays(self, _STEP_ARRAYS)

@@ -88,6 +88,9 @@ class RolloutOrder(Wire, frozen=True):
     num_patches: Number | None = None
     """Maximum number of actions that the family's demonstrator replaces in an episode, for training orders only. An action that
     differs from the demonstrator's is replaced that often; the next one ends the episode. None: no demonstrator takes part."""
+    with_targets: bool = False
+    """Whether the steps of training episodes record the element at which the demonstrator would point (`Step.target`). It
+    changes nothing in the episode."""
     curriculum: CurriculumPlan = CurriculumPlan()
     """Rules for training orders without end; all other orders play every family alike."""
     split: Split | None = None
@@ -156,6 +159,8 @@ class Assignment(Wire, frozen=True):
     """Seconds after which the broker assigns the slot to another actor."""
     num_patches: Number | None = None
     """`RolloutOrder.num_patches` of the order."""
+    with_targets: bool = False
+    """`RolloutOrder.with_targets` of the order."""
     shown_images: ShownImages = "own"
     """`RolloutOrder.shown_images` of the order."""
     next_task: TaskRef | None = None

@@ -72,9 +72,23 @@ def run_preflight(config: RunConfig, *, machine: Machine | None = None) -> None:
         findings.extend(check(config, machine))
     if findings:
         raise PreflightFailed(findings)
-    note = idle_desktops(config)
-    if note is not None:
-        print(f"note: {note}", file=sys.stderr, flush=True)
+    for note in (idle_desktops(config), unpaid_families(config)):
+        if note is not None:
+            print(f"note: {note}", file=sys.stderr, flush=True)
+
+
+def unpaid_families(config: RunConfig) -> str | None:
+    """A sentence on what earns no grounding reward, where the algorithm pays one; else None."""
+    from computerrl.env_server.client import family_names, without_demonstrator
+    from computerrl.learner.algorithms import WantsTargets, make_algorithm
+
+    algorithm = make_algorithm(config.learner)
+    if not isinstance(algorithm, WantsTargets) or not algorithm.wants_targets:
+        return None
+    lacking = without_demonstrator(config, family_names(config))
+    if not lacking:
+        return None
+    return f"no grounding reward is paid on {', '.join(lacking)}: they have no demonstrator that knows where to point"
 
 
 def check_packages(config: RunConfig, _machine: Machine) -> list[Finding]:

@@ -35,6 +35,7 @@ from computerrl.learner.algorithms.base import (
     TrainBatch,
     WantsGuidance,
     WantsScores,
+    WantsTargets,
     parse_options,
 )
 from computerrl.learner.algorithms.contract import DERIVE, check_members
@@ -64,6 +65,7 @@ __all__ = [
     "TrainBatch",
     "WantsGuidance",
     "WantsScores",
+    "WantsTargets",
     "make_algorithm",
     "parse_options",
 ]
@@ -91,6 +93,7 @@ ALGORITHMS: dict[str, str] = {
     "ppo": "computerrl.learner.algorithms.ppo:PPO",
     "vtrace": "computerrl.learner.algorithms.vtrace:VTrace",
     "digirl": "computerrl.learner.algorithms.digirl:DigiRL",
+    "grounding": "computerrl.learner.algorithms.grounding:Grounding",
     "vcpo": "computerrl.learner.algorithms.vcpo:VCPO",
 }
 """Name -> `module:Class`."""

@@ -285,6 +285,14 @@ class WantsGuidance(Protocol):
 
 
 @runtime_checkable
+class WantsTargets(Protocol):
+    """An algorithm that computes rewards from the element at which the families' demonstrators would point, `Step.target`."""
+
+    wants_targets: bool
+    """False: the demonstrators are not asked."""
+
+
+@runtime_checkable
 class ScalesLearningRate(Protocol):
     """An algorithm that trains in shorter steps on batches with fewer effective samples."""
 

@@ -55,10 +55,18 @@ class OrderPlan:
     """See `RolloutOrder.shown_images`."""
 
     def to_message(
-        self, config: RunConfig, families: Sequence[str], *, policy_version: int, update: int = 0, num_patches: int | None = None
+        self,
+        config: RunConfig,
+        families: Sequence[str],
+        *,
+        policy_version: int,
+        update: int = 0,
+        num_patches: int | None = None,
+        with_targets: bool = False,
     ) -> RolloutOrder:
         """The order, for actors with at least ``policy_version``; placed after ``update`` RL updates. ``num_patches``: where the
-        algorithm wants training episodes played beside the demonstrator."""
+        algorithm wants training episodes played beside the demonstrator. ``with_targets``: where it wants to know the elements at
+        which the demonstrator would point."""
         return RolloutOrder(
             order_id=self.order_id,
             kind=self.kind,
@@ -70,6 +78,7 @@ class OrderPlan:
             max_steps=config.tasks.max_steps,
             min_policy_version=-1 if self.kind == "demonstration" else policy_version,
             num_patches=num_patches if self.kind == "training" else None,
+            with_targets=with_targets and self.kind == "training",
             curriculum=_curriculum(config, update) if self.kind == "training" else CurriculumPlan(),
             split=self.split,
             shown_images=self.shown_images,

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace as replace_fields
 
 from computerrl.actor.engines.base import Completion, GenerationRequest
 from computerrl.actor.episode import EpisodeAborted, EpisodeSetting, play_episode
 from computerrl.common.errors import DesktopBroken, EngineFailed, LeaseRefused, PeerTimeout, TaskFailed
-from computerrl.common.messages import Lease, Trajectory
+from computerrl.common.messages import ElementTarget, Lease, Trajectory
 from tests.support.data.actor_data import FakeDesktops, ScriptedEngine, make_assignment, make_prompt
 
 NONE = np.zeros(0, np.int32)
@@ -158,6 +159,45 @@ def test_episode_beside_a_demonstrator_ends_at_the_mismatch_after_its_last_patch
     assert trajectory.end_reason == "off_demonstration" and not trajectory.success
     assert [step.matched for step in trajectory.steps] == [False, False] and len(desktops.actions) == 1
     assert "evaluate" in desktops.calls
+
+
+def test_episode_with_targets_records_where_the_demonstrator_would_point_and_no_prompt_shows_it() -> None:
+    answers = ("click(10, 12)\n", "done()\n")
+    desktops, engine = FakeDesktops(), ScriptedEngine(*answers)
+    assignment = replace_fields(make_assignment(), with_targets=True)
+    trajectory = play_episode(assignment, desktops, engine, make_prompt(), setting=SETTING)
+    box = ElementTarget(10, 10, 5, 5, 800, 600, is_same_kind=True)
+    assert [step.target for step in trajectory.steps] == [box, None], "done() points at nothing"
+    assert trajectory.success and trajectory.num_bytes and "demonstrate" in desktops.calls
+    without = ScriptedEngine(*answers)
+    plain = play(FakeDesktops(), without)
+    assert [step.target for step in plain.steps] == [None, None]
+    for one, other in zip(engine.requests, without.requests, strict=True):
+        assert one.prompt_tokens.tolist() == other.prompt_tokens.tolist()
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_same_kind"), [("click(400, 300)\n", True), ("hover(1)\n", False), ("I would click\n", False)]
+)
+def test_episode_that_left_the_demonstration_has_no_targets_any_more(answer: str, is_same_kind: bool) -> None:
+    desktops, engine = FakeDesktops(), ScriptedEngine(answer, "click(1)\n", "done()\n")
+    assignment = replace_fields(make_assignment(), with_targets=True)
+    trajectory = play_episode(assignment, desktops, engine, make_prompt(), setting=SETTING)
+    first, *later = (step.target for step in trajectory.steps)
+    assert first == ElementTarget(10, 10, 5, 5, 800, 600, is_same_kind=is_same_kind)
+    assert later == [None, None] and desktops.calls.count("demonstrate") == 1
+
+
+def test_episode_of_a_family_without_demonstrator_is_played_without_targets_and_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    desktops = FakeDesktops(fail={"demonstrate": TaskFailed("it is not demonstrated")})
+    assignment = replace_fields(make_assignment(), with_targets=True)
+    trajectory = play_episode(assignment, desktops, ScriptedEngine("click(1)\n", "done()\n"), make_prompt(), setting=SETTING)
+    assert trajectory.success and [step.target for step in trajectory.steps] == [None, None]
+    assert desktops.calls.count("demonstrate") == 1
+    said = capsys.readouterr()
+    assert "target.unknown" in said.out + said.err and "web-click-button" in said.out + said.err
 
 
 def test_episode_over_its_time_limit_is_judged_as_it_stands() -> None:

@@ -359,10 +359,24 @@ def test_order_placed_and_closed_before_either_is_on_disk_is_refused_when_applie
 
 @pytest.mark.parametrize(
     "changes",
-    [{"families": ()}, {"group_size": 0}, {"group_size": 10**9}, {"max_steps": 0}, {"num_per_family": -1}, {"num_patches": -1}],
+    [
+        {"families": ()},
+        {"group_size": 0},
+        {"group_size": 10**9},
+        {"max_steps": 0},
+        {"num_per_family": -1},
+        {"num_patches": -1},
+        {"kind": "evaluation", "num_per_family": 1, "with_targets": True},
+    ],
 )
 def test_impossible_order_is_an_error(desk: Desk, changes: dict[str, object]) -> None:
     assert isinstance(desk.ask(order(**changes)), ErrorReply)
+
+
+def test_order_with_targets_hands_them_on_to_its_assignments(desk: Desk) -> None:
+    assert isinstance(desk.ask(order(with_targets=True)), Ack)
+    granted = desk.assign()
+    assert isinstance(granted, Assignment) and granted.with_targets
 
 
 def test_closing_an_unknown_order_is_an_error(desk: Desk) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from computerrl.common.actions import parse_action
-from computerrl.common.actions.targets import MAX_LABEL_CHARS, find_target, named_alone, places_of, same_action
+from computerrl.common.actions.targets import MAX_LABEL_CHARS, find_target, named_alone, named_element, places_of, same_action
 from computerrl.common.messages import MAX_PLACES, Action, Element
 from computerrl.env_server.tasks.targets import name_of
 
@@ -112,3 +112,23 @@ def test_places_of_a_long_path_are_its_beginning_and_its_end() -> None:
     path = [number for place in range(100) for number in (place, 2 * place)]
     found = places_of(Action("drag_pixels", {"path": path}), (), width=800, height=600)
     assert len(found) == 2 * MAX_PLACES and found[:4] == (0, 0, 1, 2) and found[-2:] == (99, 198)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ('click("OK")', 4),
+        ("double_click(7)", 7),
+        ('scroll("OK", direction="down")', 4),
+        ("click(4, 5)", None),
+        ("click(99)", None),
+        ('click("No")', None),
+        ('drag("OK", 7)', None),
+        ('type("OK")', None),
+        ('files.copy("OK", "b")', None),
+        ("done()", None),
+    ],
+)
+def test_element_that_an_action_points_at_is_the_one_it_names(text: str, number: int | None) -> None:
+    found = named_element(SCREEN, parse_action(text))
+    assert (found.number if found else None) == number

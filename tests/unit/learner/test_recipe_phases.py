@@ -145,6 +145,15 @@ def test_orders_training_alone_has_the_curriculum_of_the_configuration() -> None
     assert all(plan.to_message(config, ["a"], policy_version=0).curriculum == CurriculumPlan() for plan in others)
 
 
+def test_orders_training_alone_asks_where_demonstrators_would_point() -> None:
+    config = make_config()
+    (rl,) = recipe.rl_phase(config, 1, first_seed=0, temperature=1.0).orders
+    plans = (rl, *recipe.first_phase(config, temperature=1.0).orders)
+    messages = [plan.to_message(config, ["a"], policy_version=0, with_targets=True) for plan in plans]
+    assert [message.kind for message in messages if message.with_targets] == ["training"]
+    assert not rl.to_message(config, ["a"], policy_version=0).with_targets
+
+
 def test_order_kept_in_a_checkpoint_and_its_successor_have_the_same_curriculum() -> None:
     plan = CurriculumPlan("weighted", {"a": 2.0}, min_group_size=2)
     state = LoopState(next_seed=9)

@@ -198,6 +198,16 @@ def test_algorithm_that_plays_beside_demonstrators_needs_them_for_all_families()
     assert "web-click-button" not in finding.problem.reason
 
 
+def test_families_that_earn_no_grounding_reward_are_named() -> None:
+    learner = {"algorithm": {"name": "grounding"}, "recipe": {"demos_per_family": 0}}
+    families = {"families": ["web-click-button", "web-tic-tac-toe"]}
+    note = preflight.unpaid_families(config(learner=learner, tasks=families))
+    assert note is not None and "web-tic-tac-toe" in note and "web-click-button" not in note
+    assert preflight.unpaid_families(config(learner=learner, tasks={"families": ["web-click-button"]})) is None
+    learner["algorithm"] = {"name": "grounding", "options": {"grounding_weight": 0}}
+    assert preflight.unpaid_families(config(learner=learner, tasks=families)) is None
+
+
 def test_device_cuda_without_driver_is_found() -> None:
     findings = preflight.check_device(config(learner={"device": "cuda", "weight_backend": "nccl"}), MACHINE)
     assert [finding.problem.field for finding in findings] == ["learner.device", "learner.weight_backend"]
