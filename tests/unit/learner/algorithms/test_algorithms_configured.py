@@ -156,7 +156,8 @@ PLAIN = (
     "gui_r1",
     "se_gui",
 )
-"""Which have GRPO's batch where no memory has anything to give and no step a target; of the two that clone, a batch is none of their business."""
+"""Which have GRPO's batch where no memory has anything to give and no step a target; of the two that clone, a batch is none of
+their business."""
 EXPECTED = {
     **dict.fromkeys(PLAIN, (standardised, per_group)),
     "adagrpo": (each_group(lambda group: standard(less_detours(group))), per_group),
