@@ -356,6 +356,7 @@ class _Episode:
                     stop_tokens=self._prompt.stop_tokens,
                     may_be_older=self._assignment.kind == "training",
                     images=self._prompt.request_images(prompt, shown=self._assignment.shown_images),
+                    sent=self._prompt.sent_images(prompt, shown=self._assignment.shown_images),
                     chat=self._prompt.chat_turns(prompt, shown=self._assignment.shown_images),
                 )
             ).result()

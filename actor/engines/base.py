@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import numpy as np
 
 from computerrl.common.chat import ChatTurn
+from computerrl.common.messages import ScreenshotRef
 from computerrl.common.vision.processor import Processed
 
 if TYPE_CHECKING:
@@ -37,6 +38,16 @@ class RequestImage:
 
 
 @dataclass(frozen=True, slots=True)
+class SentImage:
+    """One image of a prompt for an engine process, which prepares it itself."""
+
+    ref: ScreenshotRef
+    """Name and size; where the image lies says nothing to the engine process."""
+    data: bytes
+    """Its encoded bytes."""
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """Request to sample one completion."""
 
@@ -52,6 +63,8 @@ class GenerationRequest:
     """Whether older weights may sample this completion too, in an engine that keeps some (`actor.engines.cross_policy`)."""
     images: tuple[RequestImage, ...] = ()
     """Images of the prompt, in the order of their tokens."""
+    sent: tuple[SentImage, ...] = ()
+    """The same in place of ``images``, for an engine process (`actor.serving.remote_engine`)."""
     chat: tuple[ChatTurn, ...] = ()
     """The prompt as turns, for a server that takes those alone; an engine with weights samples from ``prompt_tokens``."""
 

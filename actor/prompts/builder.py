@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
-from computerrl.actor.engines.base import RequestImage
+from computerrl.actor.engines.base import RequestImage, SentImage
 from computerrl.actor.prompts.formats import make_format
 from computerrl.actor.prompts.formats.base import ChatMessage, PastAction
 from computerrl.actor.prompts.formats.completions import without_opening
@@ -37,6 +38,11 @@ _ENDS_ACTIONS = ")"
 """The last character of every action of `common.actions`."""
 CUT_MARK = "… [the rest of the task does not fit]"
 """Ends an instruction that is longer than the budget."""
+
+
+Receiver = Literal["engine", "engine_process", "chat"]
+"""Receiver of prompts. `engine`: an engine of this process takes tokens and prepared images. `engine_process`: another process
+takes tokens and encoded images. `chat`: a server takes turns of a chat with encoded images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +68,10 @@ class PromptBuilder:
         actions: Actions = "api_gui",
         images: ImageTokens | None = None,
         screen_size: tuple[int, int] = (1280, 720),
-        for_chat: bool = False,
+        receiver: Receiver = "engine",
     ) -> None:
-        """``images``: for a format that shows them. ``screen_size``: width and height of the desktops in pixels. ``for_chat``:
-        prompts go to a server as turns of a chat.
+        """``images``: for a format that shows them. ``screen_size``: width and height of the desktops in pixels. ``receiver``: of
+        the prompts.
 
         Raises `ConfigError` when this tokenizer or the token budget is not enough for the format."""
         self._tokenizer = tokenizer
@@ -77,7 +83,7 @@ class PromptBuilder:
             raise ConfigError([Problem("actor.prompt.format", reason, "use computerrl_text (the screen as rows) or compact")])
         self._images = images if self._format.shows_images else None
         self._screen_size = screen_size
-        self._for_chat = for_chat
+        self._receiver = receiver
         self._cue = None if config.chat_template else self._format.plain_cue
         self._warned: set[tuple[str, str]] = set()
         self._opening = tokenizer.opening() if self._cue is None else ""
@@ -213,21 +219,23 @@ class PromptBuilder:
     def request_images(self, prompt: Prompt, *, shown: ShownImages = "own") -> tuple[RequestImage, ...]:
         """The images of ``prompt`` for an engine, or those ``shown`` in place of them. Raises `PictureError` when one cannot be
         read."""
-        if self._images is None or self._for_chat:
+        if self._images is None or self._receiver != "engine":
             return ()
         give = {"own": self._images.image, "blank": self._images.blank, "foreign": self._images.foreign}[shown]
         return tuple(map(give, prompt.images))
 
+    def sent_images(self, prompt: Prompt, *, shown: ShownImages = "own") -> tuple[SentImage, ...]:
+        """As `request_images`, for an engine process; none for an engine of this process."""
+        if self._images is None or self._receiver != "engine_process":
+            return ()
+        return tuple(self._images.sent(ref, shown) for ref in prompt.images)
+
     def chat_turns(self, prompt: Prompt, *, shown: ShownImages = "own") -> tuple[ChatTurn, ...]:
         """``prompt`` as turns of a chat with the stored bytes of its images, or of those ``shown`` in place of them; none for an
         engine that takes tokens. Raises `PictureError` when an image cannot be read."""
-        return tuple(self._turn(message, shown) for message in prompt.messages) if self._for_chat else ()
-
-    def _turn(self, message: ChatMessage, shown: ShownImages) -> ChatTurn:
-        # Text on a screen must not end its turn: servers read names of special tokens as those tokens.
-        message = self._tokenizer.harmless(message)
-        image = () if message.image is None or self._images is None else (self._images.encoded(message.image, shown),)
-        return ChatTurn(message.role, tuple(part for part in (*image, message.text) if part) or ("",))
+        if self._receiver != "chat":
+            return ()
+        return tuple(_turn(message, shown, tokenizer=self._tokenizer, images=self._images) for message in prompt.messages)
 
     def render(self, action_text: str, observation: Observation, *, seed: str = "") -> str:
         """Completion that stands for a demonstrated action; ``seed`` decides its points in elements.
@@ -301,6 +309,13 @@ class PromptBuilder:
         return Observation(app, "", (), black, width, height, "none", 0.0, "")
 
 
+def _turn(message: ChatMessage, shown: ShownImages, *, tokenizer: Tokenizer, images: ImageTokens | None) -> ChatTurn:
+    # Text on a screen must not end its turn: servers read names of special tokens as those tokens.
+    message = tokenizer.harmless(message)
+    image = () if message.image is None or images is None else (images.encoded(message.image, shown),)
+    return ChatTurn(message.role, tuple(part for part in (*image, message.text) if part) or ("",))
+
+
 def make_builder(
     folder: Path,
     tokenizer: Tokenizer,
@@ -309,20 +324,23 @@ def make_builder(
     actions: Actions,
     screen_size: tuple[int, int],
     read: ReadScreenshot,
-    for_chat: bool = False,
+    receiver: Receiver = "engine",
 ) -> PromptBuilder:
     """The builder for the model in ``folder``. ``screen_size``: width and height of the desktops in pixels; ``read``: of
-    screenshots; ``for_chat``: see `PromptBuilder`.
+    screenshots; ``receiver``: see `PromptBuilder`.
 
     Raises `ConfigError` like `PromptBuilder`, and where a format shows images that the model does not take."""
     images = ImageTokens.of(folder, tokenizer, read=read) if config.shows_images else None
-    return PromptBuilder(tokenizer, config, actions=actions, images=images, screen_size=screen_size, for_chat=for_chat)
+    return PromptBuilder(tokenizer, config, actions=actions, images=images, screen_size=screen_size, receiver=receiver)
 
 
 def builder_of_run(config: RunConfig, folder: Path, tokenizer: Tokenizer, *, read: ReadScreenshot) -> PromptBuilder:
     """The builder of an actor of ``config``. ``read``: of screenshots that its episodes have observed."""
     size = (config.desktop.screen_width, config.desktop.screen_height)
     endpoint = config.actor.endpoint
+    receiver: Receiver = "engine" if config.actor.inference == "local" else "engine_process"
+    if endpoint is not None and endpoint.mode == "chat":
+        receiver = "chat"
     return make_builder(
         folder,
         tokenizer,
@@ -330,7 +348,7 @@ def builder_of_run(config: RunConfig, folder: Path, tokenizer: Tokenizer, *, rea
         actions=config.tasks.actions,
         screen_size=size,
         read=read,
-        for_chat=endpoint is not None and endpoint.mode == "chat",
+        receiver=receiver,
     )
 
 

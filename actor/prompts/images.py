@@ -6,14 +6,15 @@ import threading
 from collections import OrderedDict
 from pathlib import Path
 
+from msgspec.structs import replace
 from PIL import Image
 
-from computerrl.actor.engines.base import RequestImage
+from computerrl.actor.engines.base import RequestImage, SentImage
 from computerrl.actor.prompts.formats.coordinates import Extents, thousand
 from computerrl.actor.prompts.tokenizer import Tokenizer
 from computerrl.common.config import Coordinates
 from computerrl.common.errors import ConfigError, PictureError, Problem
-from computerrl.common.messages import ScreenshotRef, ShownImages
+from computerrl.common.messages import ScreenshotRef, ShownImages, content_hash
 from computerrl.common.models.folder import named_image_token
 from computerrl.common.vision.encoded import black_image
 from computerrl.common.vision.layout import image_markers, image_text
@@ -115,6 +116,11 @@ class ImageTokens:
         if shown == "own":
             return own
         return others[-1] if shown == "foreign" and others else black_image(*size, "png")
+
+    def sent(self, ref: ScreenshotRef, shown: ShownImages = "own") -> SentImage:
+        """`encoded`, for an engine process."""
+        data = self.encoded(ref, shown)
+        return SentImage(ref if shown == "own" else replace(ref, content_hash=content_hash(data), num_bytes=len(data)), data)
 
     def image(self, ref: ScreenshotRef) -> RequestImage:
         """``ref`` for an engine. Raises `PictureError` when it cannot be read."""

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 
 from computerrl.actor.prompts.builder import FolderTokenizer
 from computerrl.actor.serving.host import EngineHost
+from computerrl.actor.serving.images import ServedImages
 from computerrl.actor.serving.server import ENGINE_ENDPOINT, EngineServer
 from computerrl.broker.client import BrokerClient
 from computerrl.common import log
@@ -38,6 +39,7 @@ class EngineProcess:
         self._folder = RunFolder(config.folder)
         self._keys: Keys = self._folder.load_keys()
         self._host: EngineHost | None = None
+        self._images: ServedImages | None = None
         self._failure: Exception | None = None
 
     def run(self) -> None:
@@ -79,11 +81,14 @@ class EngineProcess:
     def _start_engine(self, broker: BrokerClient, server: EngineServer) -> None:
         """Its own thread, which watches the engine afterwards: actors are told meanwhile that there is nothing yet."""
         try:
+            tokenizer = FolderTokenizer(self._model)
+            if self._config.actor.prompt.shows_images:
+                self._images = ServedImages(self._model, tokenizer)
             host = EngineHost(
                 self._config,
                 index=self._index,
                 name=self._name,
-                tokenizer=FolderTokenizer(self._model),
+                tokenizer=tokenizer,
                 broker=broker,
                 connect=self._client,
                 stop=self._stop,
@@ -95,13 +100,15 @@ class EngineProcess:
             self._stop.stop(f"the engine did not start: {type(error).__name__}: {error}")
             return
         self._host = host
-        server.use_engine(host.engine, host.receiver)
+        server.use_engine(host.engine, host.receiver, self._images)
         while not self._stop.wait(WATCH_S):
             if host.failure is not None:
                 self._failure = host.failure
                 self._stop.stop(f"weights: {host.failure}")
 
     def _close_host(self) -> None:
+        if self._images is not None:
+            self._images.close()
         if self._host is not None:
             self._host.close()
 

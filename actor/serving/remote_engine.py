@@ -16,7 +16,15 @@ from computerrl.actor.engines.base import NO_VERSION, Completion, GenerationRequ
 from computerrl.actor.serving.server import PARK_S
 from computerrl.common import log
 from computerrl.common.errors import ComputerRLError, EngineFailed, ProtocolError
-from computerrl.common.messages import CompletionRequest, CompletionResult, EngineQuery, EngineState
+from computerrl.common.messages import (
+    Ack,
+    CompletionRequest,
+    CompletionResult,
+    EngineQuery,
+    EngineState,
+    ImagesWanted,
+    submissions_of,
+)
 from computerrl.common.wire.transport import Channel
 
 PATIENCE_S = 120.0
@@ -25,6 +33,9 @@ PATIENCE_S = 120.0
 QUERY_TIMEOUT_S = PARK_S + 14.0
 """Deadline of a query. `PARK_S` is the usual time; the rest is for an engine process that loads weights. A dead one is noticed at
 once, by its connection."""
+
+MAX_SENDS = 3
+"""Maximum number of times that the images of one request are sent; other prompts may have pushed them out meanwhile."""
 
 RETRY_S = 0.25
 """Pause before the engine processes are looked up again."""
@@ -85,13 +96,31 @@ class RemoteEngine:
             request.max_new_tokens,
             np.array(sorted(request.stop_tokens), dtype=np.int32),
             request.may_be_older,
+            tuple(image.ref for image in request.sent),
         )
         reply = channel.request(message, timeout_s=PATIENCE_S)
+        for _ in range(MAX_SENDS):
+            if not isinstance(reply, ImagesWanted):
+                break
+            self._send(channel, reply, request)
+            reply = channel.request(message, timeout_s=PATIENCE_S)
+        if isinstance(reply, ImagesWanted):
+            raise EngineFailed(f"an engine process still wants images that were sent {MAX_SENDS} times")
         if not isinstance(reply, CompletionResult):
             raise ProtocolError(f"an engine process answered CompletionRequest with {type(reply).__name__}")
         return Completion(
             reply.tokens, reply.logprobs, reply.policy_versions, reply.text, reply.finish, reply.queue_s, reply.generate_s
         )
+
+    @staticmethod
+    def _send(channel: Channel, wanted: ImagesWanted, request: GenerationRequest) -> None:
+        images = {image.ref.content_hash: image.data for image in request.sent}
+        if missing := [name for name in wanted.names if name not in images]:
+            raise ProtocolError(f"an engine process wants image {missing[0]}, which the prompt does not show")
+        for submission in submissions_of(wanted.names, images):
+            reply = channel.request(submission, timeout_s=PATIENCE_S)
+            if not isinstance(reply, Ack):
+                raise ProtocolError(f"an engine process answered ImageSubmission with {type(reply).__name__}")
 
     # --- the thread --------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
     actors ──CompletionRequest──► polling thread ──submit──► engine thread ──CompletionResult──► actors
            ──EngineQuery────────► parked until the version changes
+           ──ImageSubmission────► kept for prompts that show them
 
 No thread waits for a completion: the engine's own thread sends it.
 """
@@ -9,14 +10,16 @@ No thread waits for a completion: the engine's own thread sends it.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from computerrl.actor.engines.base import NO_VERSION, Completion, GenerationRequest, Sampler, Versions
+from computerrl.actor.engines.base import NO_VERSION, Completion, GenerationRequest, RequestImage, Sampler, Versions
+from computerrl.actor.serving.images import ServedImages
 from computerrl.common import log
-from computerrl.common.errors import ComputerRLError
+from computerrl.common.errors import ComputerRLError, ProtocolError
 from computerrl.common.lifecycle import StopToken
-from computerrl.common.messages import CompletionRequest, CompletionResult, EngineQuery, EngineState, ErrorReply
+from computerrl.common.messages import CompletionRequest, CompletionResult, EngineQuery, EngineState, ErrorReply, ImageSubmission
 from computerrl.common.metrics import Rate
 from computerrl.common.wire.transport import Request, Server
 
@@ -44,12 +47,15 @@ class EngineServer:
         self._server = server
         self._engine: Sampler | None = None
         self._versions: Versions | None = None
+        self._images: ServedImages | None = None
         self._parked: list[_Parked] = []
         self._completions = Rate()
         self._tokens = Rate()
 
-    def use_engine(self, engine: Sampler, versions: Versions) -> None:
-        """Serve ``engine`` from now on, at the version that ``versions`` allows. From any thread."""
+    def use_engine(self, engine: Sampler, versions: Versions, images: ServedImages | None = None) -> None:
+        """Serve ``engine`` from now on, at the version that ``versions`` allows. ``images``: for prompts that show them. From any
+        thread."""
+        self._images = images
         self._versions = versions
         self._engine = engine
 
@@ -76,6 +82,8 @@ class EngineServer:
         message = request.message
         if isinstance(message, CompletionRequest):
             self._sample(request, message)
+        elif isinstance(message, ImageSubmission) and self._images is not None:
+            self._keep(request, message, self._images)
         elif isinstance(message, EngineQuery):
             self._parked.append(_Parked(request, message.known_version, time.monotonic() + PARK_S))
         else:
@@ -91,17 +99,50 @@ class EngineServer:
                 waiting.append(parked)
         self._parked = waiting
 
+    @staticmethod
+    def _keep(request: Request, message: ImageSubmission, images: ServedImages) -> None:
+        try:
+            request.reply(images.keep(message))
+        except ProtocolError as error:
+            request.reply(ErrorReply(error.code, str(error)))
+
     def _sample(self, request: Request, message: CompletionRequest) -> None:
-        engine = self._engine
+        engine, images = self._engine, self._images
         if engine is None:
             request.reply(ErrorReply("engine_failed", "the engine is still starting"))
-            return
+        elif not message.images:
+            self._submit(request, message, engine, ())
+        elif images is None:
+            request.reply(ErrorReply("protocol_error", "prompts show no images in this run"))
+        elif (wanted := images.wanted(message.images)) is not None:
+            request.reply(wanted)
+        else:
+            images.prepare(message.images, lambda prepared: self._submit_prepared(request, message, engine, prepared))
+
+    def _submit_prepared(
+        self,
+        request: Request,
+        message: CompletionRequest,
+        engine: Sampler,
+        prepared: Callable[[], tuple[RequestImage, ...]],
+    ) -> None:
+        try:
+            self._submit(request, message, engine, prepared())
+        except ComputerRLError as error:
+            request.reply(ErrorReply(error.code, str(error)))
+        except Exception as error:  # noqa: BLE001
+            # Thread boundary: a fault of this program; the actor must not wait for its deadline.
+            log.get_logger().exception("engine.request_failed", error=f"{type(error).__name__}: {error}")
+            request.reply(ErrorReply("engine_failed", f"{type(error).__name__}: {error}"))
+
+    def _submit(self, request: Request, message: CompletionRequest, engine: Sampler, images: tuple[RequestImage, ...]) -> None:
         wanted = GenerationRequest(
             message.prompt_tokens,
             message.temperature,
             message.max_new_tokens,
             frozenset(message.stop_tokens.tolist()),
             message.may_be_older,
+            images,
         )
         engine.submit(wanted).add_done_callback(lambda done: self._send(request, done))
 

@@ -414,8 +414,6 @@ def _image_problems(config: RunConfig) -> list[Problem]:
     reason = "{} takes prompts of tokens alone, and actor.prompt.format is " + actor.prompt.format
     if actor.engine not in ("transformers", "endpoint"):
         problems.append(Problem("actor.engine", reason.format(actor.engine), "set it to transformers"))
-    if actor.inference == "central":
-        problems.append(Problem("actor.inference", reason.format("an engine process"), "set it to local"))
     if config.desktop.observation == "tree":
         missing = f"an observation holds no screenshot, and actor.prompt.format is {actor.prompt.format}"
         problems.append(Problem("desktop.observation", missing, "set it to both"))

@@ -17,6 +17,7 @@ import pytest
 
 from computerrl.common.metrics import read_json_lines
 from computerrl.launch.supervision import processes
+from tests.support.data.image_prompts import make_folder
 from tests.support.desktops import LIGHT_FAMILIES
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -138,6 +139,44 @@ def test_train_killed_stopped_and_resumed_finishes_with_nothing_lost_or_left(tra
     episodes = Counter(episode["trajectory_id"] for episode in read_json_lines(folder / "trajectories" / "episodes.jsonl"))
     assert set(episodes.values()) == {1}, "no trajectory twice"
     assert (folder / "report.html").stat().st_size > 10_000
+
+
+@pytest.mark.release
+def test_train_on_images_with_every_role_killed_loses_no_trajectory_and_no_image(train: Callable[..., Train], tmp_path: Path) -> None:
+    model = make_folder(tmp_path / "model", "qwen3_vl")
+    settings = [
+        f"model.name={model}",
+        "actor.prompt={format: compact_vision, images: 2, max_prompt_tokens: 400}",
+        "actor.inference=central",
+        "actor.num_actors=2",
+        "desktop.screenshot_format=png",
+        # Log-probs of engine and learner are compared: images that one of them misses would end the run.
+        "learner.max_logprob_gap=0.001",
+        "tasks.families=[editor-type-save]",
+        "learner.recipe.eval_episodes_per_family=0",
+    ]
+    run = train(*(word for setting in settings for word in ("--set", setting)), max_updates=9)
+    run.wait_line(r"update=1 ")
+    for command in ("actor", "env-server", "engine", "broker", "learner"):
+        run.kill(command)
+        run.wait_line(rf"note {command.replace('-', '_')}-\d ended \(SIGKILL\)")
+        run.wait_updates(1)
+    assert run.end() == 0, run.output
+    assert not run.left()
+    folder = tmp_path / "runs" / "latest"
+    report = json.loads((folder / "report.json").read_text())
+    assert report["finished"] is True and report["num_updates"] == 9 and report["num_trajectories_lost"] == 0
+    assert sum(report["restarts"].values()) == 5
+    updates = Counter(record["update"] for record in read_json_lines(folder / "metrics.jsonl") if record["event"] == "update")
+    assert updates == Counter(range(1, 10)), "every update once, along one lineage"
+    episodes = Counter(episode["trajectory_id"] for episode in read_json_lines(folder / "trajectories" / "episodes.jsonl"))
+    assert set(episodes.values()) == {1}, "no trajectory twice"
+    ledger = list(read_json_lines(folder / "ledger.jsonl"))
+    assert set(Counter(line["trajectory_id"] for line in ledger).values()) == {1}, "one outcome each"
+    outcomes = Counter(line["outcome"] for line in ledger)
+    assert outcomes["demonstrated"] >= 2 and not [name for name in outcomes if name.startswith("picture_")], outcomes
+    # The learner has images of its own: it reads no segment of an env_server.
+    assert list((folder / "images").iterdir())
 
 
 @pytest.mark.release

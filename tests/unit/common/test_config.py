@@ -290,7 +290,6 @@ def test_load_config_prompt_format_fills_in_the_numbers_that_nobody_gave(tmp_pat
     ("more", "field", "way_out"),
     [
         ("engine: vllm", "actor.engine", "set it to transformers"),
-        ("inference: central", "actor.inference", "set it to local"),
         ("}\ndesktop: {observation: tree", "desktop.observation", "set it to both"),
         ("}\ndesktop: {observation: screenshot", "desktop.observation", "demonstrators name elements"),
         ("max_new_tokens: 24", "actor.max_new_tokens", "set it to at least 48"),

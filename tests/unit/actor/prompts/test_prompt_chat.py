@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from computerrl.actor.prompts.builder import FolderTokenizer, PromptBuilder
+from computerrl.actor.prompts.builder import FolderTokenizer, PromptBuilder, Receiver
 from computerrl.actor.prompts.formats.base import PastAction
 from computerrl.actor.prompts.images import ImageTokens
 from computerrl.common.chat import ChatTurn
@@ -37,11 +37,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_folder(tmp_path_factory.mktemp("qwen") / "model", "qwen3_vl")
 
 
-def make(folder: Path, *, for_chat: bool = True, **prompt: Any) -> PromptBuilder:
+def make(folder: Path, *, receiver: Receiver = "chat", **prompt: Any) -> PromptBuilder:
     tokenizer = FolderTokenizer(folder)
     images = ImageTokens.of(folder, tokenizer, read=read)
     config = PromptConfig.model_validate({"format": "compact_vision", "chat_template": True, "max_prompt_tokens": 4096, **prompt})
-    return PromptBuilder(tokenizer, config, images=images, screen_size=SIZE, for_chat=for_chat)
+    return PromptBuilder(tokenizer, config, images=images, screen_size=SIZE, receiver=receiver)
 
 
 def turns(builder: PromptBuilder, number: int, shown: ShownImages = "own") -> tuple[ChatTurn, ...]:
@@ -83,4 +83,4 @@ def test_control_shows_black_images_or_those_of_other_prompts(folder: Path) -> N
 def test_image_that_cannot_be_read_is_an_error_and_engines_with_weights_get_no_turns(folder: Path) -> None:
     with pytest.raises(PictureError, match=r"screen-10 .*cannot be read"):
         turns(make(folder), 10)
-    assert turns(make(folder, for_chat=False), 1) == ()
+    assert turns(make(folder, receiver="engine"), 1) == ()
