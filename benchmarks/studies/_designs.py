@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,10 @@ class Comparison:
     """Each arm clones demonstrations of its own; otherwise all arms of a seed begin with one cloned policy."""
     how: Play | None = None
     """None: `_runs.train`."""
+
+    def with_model(self, name: str) -> Comparison:
+        """The same study of another model: the name of a built-in one, or a folder."""
+        return replace(self, settings={**self.settings, "model.name": name}, quick={**self.quick, "model.name": name})
 
 
 @dataclass(frozen=True, slots=True)

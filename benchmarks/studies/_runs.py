@@ -37,6 +37,7 @@ CONFIG = Path(__file__).with_name("desktop.yaml")
 _UPDATE = (
     "update", "phase", "rl_s", "rl_env_steps", "success", "entropy", "policy_age_mean", "policy_age_max", "wait_s", "train_s",
     "stall_s", "clip_fraction", "importance_weight", "num_steps_trained", "num_steps", "logprob_gap", "success_by_family",
+    "target_known", "grounding_reward",
 )  # fmt: skip
 _REPORT = (
     "wall_s",

@@ -281,7 +281,10 @@ def bench(name: str | None, json_file: Path | None, *, quick: bool) -> None:
     metavar="FILE",
     help="Begin with the results in FILE, a data.json that this study wrote on another machine, and make those missing.",
 )
-def study(name: str | None, folder: Path | None, num_seeds: int | None, results: Path | None, *, quick: bool) -> None:
+@click.option("--model", metavar="NAME", help="Model in place of the study's own: a built-in one, or a folder.")
+def study(
+    name: str | None, folder: Path | None, num_seeds: int | None, results: Path | None, model: str | None, *, quick: bool
+) -> None:
     """Run study NAME, which measures the effect of a choice on training. Without NAME, list the studies.
 
     A study trains many policies, most of them on real desktops and for hours. It writes a folder with README.md (the question, a
@@ -293,10 +296,11 @@ def study(name: str | None, folder: Path | None, num_seeds: int | None, results:
     computerrl study asynchrony
     computerrl study staleness --quick --out /tmp/staleness
     computerrl study entropulse --seeds 8 --results docs/data/entropulse.json
+    computerrl study grounding --model path/of/a/vision-language-model
     """
     from computerrl.launch.commands.measure import run_study
 
-    run_study(name, folder=folder, quick=quick, num_seeds=num_seeds, results=results)
+    run_study(name, folder=folder, quick=quick, num_seeds=num_seeds, results=results, model=model)
 
 
 @click.group(short_help="List task families; check task files of OSWorld.")

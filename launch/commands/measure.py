@@ -16,10 +16,13 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from computerrl import PACKAGE
 from computerrl.common.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from computerrl.benchmarks.studies._designs import Comparison
 
 BENCHMARKS = PACKAGE / "benchmarks"
 STUDIES = BENCHMARKS / "studies"
@@ -59,11 +62,20 @@ def _module(kind: Kind, name: str) -> Any:
     return importlib.import_module(".".join(["computerrl", *_files(kind)[name].relative_to(PACKAGE).with_suffix("").parts]))
 
 
-def run_study(name: str | None, *, folder: Path | None, quick: bool, num_seeds: int | None, results: Path | None = None) -> None:
+def run_study(
+    name: str | None,
+    *,
+    folder: Path | None,
+    quick: bool,
+    num_seeds: int | None,
+    results: Path | None = None,
+    model: str | None = None,
+) -> None:
     """Run ``name`` (or list all when None) into ``folder``, beginning with ``results``, a data.json that the study wrote.
 
-    ``folder``: None: studies/NAME below the current folder, with ``quick`` studies/NAME-quick. Raises `ConfigError` for an
-    unknown name, and for results of another study.
+    ``folder``: None: studies/NAME below the current folder, with ``quick`` studies/NAME-quick. ``model``: a model in place of the
+    study's own, where the study compares arms. Raises `ConfigError` for an unknown name, for results of another study, and for a
+    model where there is none to replace.
     """
     if name is None:
         _print_list("study")
@@ -76,10 +88,23 @@ def run_study(name: str | None, *, folder: Path | None, quick: bool, num_seeds: 
         from computerrl.benchmarks.studies._study import restore
 
         restore(place, results, name=name)
-    if name in _catalogue.DESIGNS:
+    if model is not None:
+        _catalogue.run(_with_model(name, model), place, quick=quick, num_seeds=num_seeds)
+    elif name in _catalogue.DESIGNS:
         _catalogue.run(_catalogue.DESIGNS[name], place, quick=quick, num_seeds=num_seeds)
     else:
         _module("study", name).run(place, quick=quick, num_seeds=num_seeds)
+
+
+def _with_model(name: str, model: str) -> Comparison:
+    from computerrl.benchmarks.studies._catalogue import DESIGNS
+    from computerrl.benchmarks.studies._designs import Comparison
+
+    design = DESIGNS[name] if name in DESIGNS else getattr(_module("study", name), "STUDY", None)
+    if not isinstance(design, Comparison):
+        raise ConfigError([Problem("--model", f"the study {name} does not compare arms with one model", "leave it out")])
+    # The runs' own folder is another one than this process is in.
+    return design.with_model(str(Path(model).resolve()) if Path(model).is_dir() else model)
 
 
 def run_bench(name: str | None, *, json_file: Path | None, quick: bool) -> int:

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from computerrl.benchmarks.studies import _runs
+from computerrl.benchmarks.studies._catalogue import GROUNDING
 from computerrl.benchmarks.studies._designs import Comparison
 from computerrl.launch.run.serial import SerialRun
+from tests.support.data.image_prompts import make_folder
 from tests.support.quick_study import SERIAL, design_of, quick_study, serial_study
 
 COMPARISONS = ("asynchrony", "entropulse", "staleness_desktops", "api_gui", "algorithms", "faults")
@@ -60,6 +62,18 @@ def test_quick_study_trains_every_arm_serially(tmp_path: Path, name: str) -> Non
     settings = json.loads((tmp_path / "out" / "data.json").read_text())["settings"]
     assert settings["arms"] == {arm.name: json.loads(json.dumps(dict(arm.settings))) for arm in study.arms}
     assert study.title in page
+
+
+def test_study_of_grounding_rewards_trains_a_vision_language_model_serially(tmp_path: Path) -> None:
+    model = make_folder(tmp_path / "model", "idefics3")
+    seen = {"desktop.observation": "both", "actor.prompt.max_prompt_tokens": 400, "learner.max_logprob_gap": 0.001}
+    quick = {**GROUNDING.quick, **SERIAL, **seen, "tasks.families": ["web-click-button"], "model.name": str(model)}
+    cells = serial_study(tmp_path, "grounding", quick={**quick, "learner.recipe.max_updates": 1})
+    assert [cell["arm"] for cell in cells] == ["outcome", "Gaussian"]
+    assert all(len(cell["updates"]) == 1 and cell["num_trajectories_lost"] == 0 for cell in cells)
+    outcome, paid = (cell["updates"][0] for cell in cells)
+    assert outcome["target_known"] == 0 and 0 < paid["target_known"] <= 1
+    assert "steps with a target" in (tmp_path / "out" / "README.md").read_text()
 
 
 @pytest.mark.release

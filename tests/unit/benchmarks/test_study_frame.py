@@ -332,3 +332,15 @@ def test_pooled_curve_is_the_mean_over_whole_windows_of_the_families_asked_for()
     assert _statistics.pooled_curve(updates, ["a", "b"], window=2) == ([1.0, 2.0, 3.0, 5.0], [0.5, 1.0, 1.0, 0.25])
     assert _statistics.pooled_curve(updates, ["a", "b", "c"], window=3) == ([2.0, 3.0, 4.0, 5.0], [0.625, 0.75, 1.0, 0.25])
     assert _statistics.pooled_curve(updates, ["a"], window=7) == ([], [])
+
+
+def test_study_with_another_model_has_it_in_both_forms_and_refuses_where_there_is_none_to_replace(tmp_path: Path) -> None:
+    from computerrl.benchmarks.studies._catalogue import GROUNDING
+    from computerrl.launch.commands.measure import run_study
+
+    changed = GROUNDING.with_model("mine")
+    assert changed.settings["model.name"] == changed.quick["model.name"] == "mine"
+    assert GROUNDING.settings["model.name"] == "tiny-vision" and changed.arms == GROUNDING.arms
+    for name in ("language_model", "staleness"):
+        with pytest.raises(ConfigError, match="does not compare arms"):
+            run_study(name, folder=tmp_path, quick=True, num_seeds=None, model="mine")
