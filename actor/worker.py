@@ -268,5 +268,6 @@ class ActorWorker:
             "actor/step_p90_s": self._timings["step"].p90,
             "actor/reset_p50_s": self._timings["reset"].p50,
             "actor/generate_p50_s": self._timings["generate"].p50,
+            "actor/image_bytes": float(0 if self._images is None else self._images.num_bytes),
             "actor/engine_version": float(NO_VERSION if engine is None else engine.policy_version),
         }

@@ -7,13 +7,17 @@ of a checkpoint may train on theirs long after. Files that neither pools nor gro
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
+from computerrl.common.errors import DiskFull
 from computerrl.common.messages import MAX_IMAGE_BYTES, ScreenshotRef, Trajectory, content_hash
 from computerrl.common.run_files.run_folder import write_atomically
+
+_OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 Fetch = Callable[[Collection[str]], Mapping[str, bytes]]
 """Names -> encoded bytes; images that are nowhere are missing."""
@@ -42,16 +46,23 @@ class ImageFolder:
         return data
 
     def fetch(self, names: Iterable[str], fetch: Fetch) -> None:
-        """Make those of ``names`` durable that are not there. An image that ``fetch`` does not give stays missing."""
+        """Make those of ``names`` durable that are not there. An image that ``fetch`` does not give stays missing.
+        Raises `DiskFull`."""
         names = [name for name in dict.fromkeys(names) if is_content_name(name)]
         missing = [name for name in names if not self._path(name).exists()]
         with self._lock:
             self._fetched.update(names)
         if not missing:
             return
-        self._folder.mkdir(parents=True, exist_ok=True)
-        for name, data in fetch(missing).items():
-            write_atomically(self._path(name), data)
+        found = fetch(missing)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            for name, data in found.items():
+                write_atomically(self._path(name), data)
+        except OSError as error:
+            if error.errno not in _OUT_OF_SPACE:
+                raise
+            raise DiskFull(f"no space for images in {self._folder}: {error.strerror}") from error
 
     def missing(self, names: Iterable[str]) -> list[str]:
         """Those of ``names`` that are not there."""

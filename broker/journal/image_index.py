@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from computerrl.broker.journal import records
 from computerrl.broker.journal.file import Position
+from computerrl.common import log
+from computerrl.common.errors import ResumeError
 from computerrl.common.messages import EncodedImage, ImageReply, ImageSubmission, Message
 
 MAX_REPLY_BYTES = 32 << 20
@@ -41,21 +43,32 @@ class ImageIndex:
         return {position.segment for position in self._positions.values()}
 
     def read(self, names: Sequence[str], journal: records.Readable) -> ImageReply:
-        """As many of the images as fit a reply. Raises `ResumeError` for a record that is damaged."""
+        """As many of the images as fit a reply; without those whose record is damaged, which is logged."""
         found: list[EncodedImage] = []
         num_bytes, submissions = 0, dict[Position, ImageSubmission]()
         for name in names:
-            position = self._positions.get(name)
-            if position is None:
+            image = self._image(name, journal, submissions)
+            if image is None:
                 continue
-            record = position._replace(part=0)
-            if record not in submissions:
-                message = records.message_of(journal.read(record))
-                assert isinstance(message, ImageSubmission)
-                submissions[record] = message
-            image = submissions[record].images[position.part]
             if found and num_bytes + image.data.nbytes > MAX_REPLY_BYTES:
                 break
             found.append(image)
             num_bytes += image.data.nbytes
         return ImageReply(tuple(found))
+
+    def _image(self, name: str, journal: records.Readable, submissions: dict[Position, ImageSubmission]) -> EncodedImage | None:
+        """``submissions``: the records that were read already."""
+        position = self._positions.get(name)
+        if position is None:
+            return None
+        record = position._replace(part=0)
+        if record not in submissions:
+            try:
+                message = records.message_of(journal.read(record))
+            except ResumeError as error:
+                # The learner sets the episodes that show it aside by name; the others of the run go on.
+                log.get_logger().error("journal.image_unreadable", image=name, reason=str(error))
+                return None
+            assert isinstance(message, ImageSubmission)
+            submissions[record] = message
+        return submissions[record].images[position.part]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from computerrl.broker.client import BrokerClient
 from computerrl.broker.journal.file import FileJournal
 from computerrl.broker.service import BrokerService
 from computerrl.common.config import ActorConfig, DesktopConfig, TasksConfig
-from computerrl.common.errors import ComputerRLError, DecodeError, PictureError, ProtocolError, RemoteError
+from computerrl.common.errors import ComputerRLError, DecodeError, DiskFull, PictureError, ProtocolError, RemoteError
 from computerrl.common.lifecycle import StopToken
 from computerrl.common.messages import (
     MAX_IMAGE_BYTES,
@@ -227,6 +228,16 @@ def test_images_travel_before_their_trajectory_and_only_once(desk: Desk) -> None
         desk.start()
 
 
+def test_image_that_is_damaged_in_the_journal_is_missing_and_the_others_come(desk: Desk) -> None:
+    data = [b"first image", b"second image"]
+    for number, one in enumerate(data):
+        assert desk.client.submit(showing(one, number=number), by_name(one)).accepted
+    (path,) = desk.folder.glob("journal-*.log")
+    content = path.read_bytes()
+    path.write_bytes(content.replace(data[0], b"f1rst image"))
+    assert path.stat().st_size == len(content) and desk.client.fetch_images(by_name(*data)) == by_name(data[1])
+
+
 def test_many_large_images_travel_in_several_messages(desk: Desk) -> None:
     data = [bytes([number]) * (12 << 20) for number in range(4)]
     assert desk.client.submit(showing(*data), by_name(*data)).accepted
@@ -304,6 +315,15 @@ def test_learner_fetches_an_image_once_and_keeps_what_pools_and_groups_need(tmp_
     again.sweep([])
     again.sweep([])
     assert again.missing([a, b]) == [a], "an image fetched since the last sweep belongs to groups that may be trained on"
+
+
+def test_learner_without_space_for_images_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    with pytest.raises(DiskFull, match="no space for images"):
+        ImageFolder(tmp_path / "images").fetch([content_hash(b"a")], lambda names: by_name(b"a"))
 
 
 def test_learner_makes_no_paths_of_names_that_are_no_hashes(tmp_path: Path) -> None:
