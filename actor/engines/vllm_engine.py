@@ -25,7 +25,7 @@ import torch
 from computerrl.actor.engines.base import NO_VERSION, GenerationRequest, RequestImage
 from computerrl.actor.engines.threaded import Sampled, ThreadedEngine
 from computerrl.actor.engines.vllm_parts.images import features_of, image_options
-from computerrl.actor.engines.vllm_parts.known import require_known_vllm, require_torchvision
+from computerrl.actor.engines.vllm_parts.known import require_known_vllm, torchvision_problem
 from computerrl.actor.engines.vllm_parts.weights import (
     check_tensors,
     num_embeddings,
@@ -113,7 +113,9 @@ class VLLMCore:
         of a model that takes images."""
         _set_environment(num_threads)
         if processor is not None:
-            require_torchvision(folder)
+            problem = torchvision_problem(folder)
+            if problem is not None:
+                raise ConfigError([problem])
             require_one_tie(folder)
         from vllm import EngineArgs
         from vllm.multimodal import inputs

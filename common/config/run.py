@@ -409,11 +409,8 @@ def _problems_on_policy(config: RunConfig) -> list[Problem]:
 
 
 def _image_problems(config: RunConfig) -> list[Problem]:
-    """Problems of a format that shows images: engines that take tokens alone, and screens that are not there."""
+    """Problems of a format that shows images: screens that are not there."""
     actor, problems = config.actor, []
-    reason = "{} takes prompts of tokens alone, and actor.prompt.format is " + actor.prompt.format
-    if actor.engine not in ("transformers", "endpoint"):
-        problems.append(Problem("actor.engine", reason.format(actor.engine), "set it to transformers"))
     if config.desktop.observation == "tree":
         missing = f"an observation holds no screenshot, and actor.prompt.format is {actor.prompt.format}"
         problems.append(Problem("desktop.observation", missing, "set it to both"))

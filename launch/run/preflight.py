@@ -99,6 +99,13 @@ def check_packages(config: RunConfig, _machine: Machine) -> list[Finding]:
     if missing:
         problem = Problem("Python packages", f"not installed: {', '.join(missing)}", "run `make setup`")
         findings.append(Finding(SetupError, problem))
+    folder = model_folder(config.model.name)
+    if config.actor.engine == "vllm" and has_vision_tower(folder):
+        from computerrl.actor.engines.vllm_parts.known import torchvision_problem
+
+        lacking = torchvision_problem(folder)
+        if lacking is not None:
+            findings.append(Finding(ConfigError, lacking))
     if config.learner.lora is not None and importlib.util.find_spec("peft") is None:
         step = ".venv/bin/pip install peft, or remove learner.lora"
         findings.append(Finding(SetupError, Problem("peft", "not installed, and learner.lora needs it", step)))

@@ -87,6 +87,8 @@ def _write(config: RunConfig, base: Path, checkpoint: Checkpoint, out: Path) -> 
         if name not in parameters or parameters[name].shape != master.shape:
             raise _other_model(name, base)
         parameters[name].copy_(master)
+    # transformers follows the outer setting, vLLM that of the language model.
+    model.config.get_text_config().tie_word_embeddings = model.config.tie_word_embeddings
     model.save_pretrained(out)
     # Tokenizer, chat template and the like. What save_pretrained wrote stays: config.json knows the type of the weights.
     weights = {file.name for pattern in _WEIGHTS for file in base.glob(pattern)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -82,16 +83,14 @@ WITHOUT_TORCHVISION = frozenset({"idefics3"})
 """Families (`common.vision.processor.FAMILIES`) whose class vLLM can load where torchvision is not installed."""
 
 
-def require_torchvision(folder: Path) -> None:
-    """Raises `ConfigError` for a folder of a family whose class in vLLM needs torchvision, where that is not installed."""
-    import transformers
-
-    model_type = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False).model_type
+def torchvision_problem(folder: Path) -> Problem | None:
+    """What keeps vLLM from the vision-language model in ``folder``: its class needs torchvision, which is not installed."""
+    model_type = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
     if model_type in WITHOUT_TORCHVISION or importlib.util.find_spec("torchvision") is not None:
-        return
+        return None
     given = f"vllm, whose class for {model_type!r} (model.name {str(folder)!r}) needs torchvision, which is not installed"
     step = (
         "use actor.engine: transformers, install the torchvision that fits this torch (vLLM's builds for GPUs bring it: "
         f"make setup DEVICE=cuda), or use a model of type {' or '.join(sorted(WITHOUT_TORCHVISION))}"
     )
-    raise ConfigError([Problem("actor.engine", given, step)])
+    return Problem("actor.engine", given, step)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 
@@ -29,13 +31,14 @@ TOKENS_OF = {
 """Family -> tokens around an image, and its image token in the middle."""
 
 
-def make_folder(path: Path, family: str, *, image: str | None = None) -> Path:
-    """A model of ``family``. ``image``: what its chat template writes for an image, if not what the family's does."""
+def make_folder(path: Path, family: str, *, image: str | None = None, text: Mapping[str, Any] | None = None) -> Path:
+    """A model of ``family``. ``image``: what its chat template writes for an image, if not what the family's does. ``text``: see
+    `save_model`."""
     first, piece, last = TOKENS_OF[family]
     backend = Tokenizer.from_file(str(ensure_model("tiny-random") / "tokenizer.json"))
     names = [first, piece, last, *_TURN_TOKENS, *(_ROWS if first in _TILE_TOKENS else [])]
     backend.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in names])
-    save_model(path, model_type=family, vocab_size=backend.get_vocab_size(), image_token=backend.token_to_id(piece))
+    save_model(path, model_type=family, vocab_size=backend.get_vocab_size(), image_token=backend.token_to_id(piece), text=text)
     backend.save(str(path / "tokenizer.json"))
     written = image if image is not None else piece if first in _TILE_TOKENS else f"{first}{piece}{last}"
     settings = {

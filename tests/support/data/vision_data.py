@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +57,19 @@ TILE, PATCH, SCALE = 56, 14, 2
 
 
 def save_model(
-    path: Path, *, model_type: str = "qwen2_5_vl", vocab_size: int = _TEXT["vocab_size"], image_token: int = IMAGE
+    path: Path,
+    *,
+    model_type: str = "qwen2_5_vl",
+    vocab_size: int = _TEXT["vocab_size"],
+    image_token: int = IMAGE,
+    text: Mapping[str, Any] | None = None,
 ) -> Path:
-    """A random model of 3 layers and a tower of 2, with image processor; its tokenizer is never asked."""
+    """A random model of 3 layers and a tower of 2, with image processor; its tokenizer is never asked. ``text``: settings of the
+    language model that are others than here."""
     config = _tiled_config(model_type) if model_type in ("idefics3", "smolvlm") else _grid_config(model_type)
     config.text_config.vocab_size, config.image_token_id = vocab_size, image_token
+    for name, value in (text or {}).items():
+        setattr(config.text_config, name, value)
     with torch.random.fork_rng():
         torch.manual_seed(7)
         transformers.AutoModelForImageTextToText.from_config(config).save_pretrained(path)
@@ -131,6 +139,7 @@ class Screens:
         self._store = ScreenshotStore(RunFolder(config.folder).trajectories, picture_format="png", incarnation="test")
         self._pixels: dict[str, np.ndarray] = {}
         self._processor = load_processor(folder)
+        self.image_token = self._processor.image_token
 
     def take(self, seed: int, size: tuple[int, int]) -> ScreenshotRef:
         pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
@@ -153,9 +162,10 @@ class Screens:
         """Tokens of one image, with markers as its family has them."""
         layout = self._processor.layout(ref.width, ref.height)
         if layout.grid is not None:
-            return [VISION_START, *[IMAGE] * layout.num_pieces, VISION_END]
+            return [VISION_START, *[self.image_token] * layout.num_pieces, VISION_END]
         num_tiles = layout.tiles.num_pieces + 1
-        tiles = [[VISION_START, 1060 + number, *[IMAGE] * (layout.num_pieces // num_tiles)] for number in range(num_tiles)]
+        pieces = [self.image_token] * (layout.num_pieces // num_tiles)
+        tiles = [[VISION_START, 1060 + number, *pieces] for number in range(num_tiles)]
         return [*itertools.chain.from_iterable(tiles), VISION_END]
 
 
@@ -169,7 +179,7 @@ def own_logprobs(model: Any, screens: Screens, step: Step) -> torch.Tensor:
     shown: dict[str, Any] = {}
     if step.images:
         processed = [screens.processed(ref) for ref in step.images]
-        is_piece = np.concatenate([step.prompt_tokens == IMAGE, np.zeros(len(step.action_tokens), np.bool_)])
+        is_piece = np.concatenate([step.prompt_tokens == screens.image_token, np.zeros(len(step.action_tokens), np.bool_)])
         shown = model_inputs(processed, is_piece[None], device="cpu")
     logits = model(input_ids=tokens, **shown).logits[0, :-1]
     logprobs = torch.log_softmax(logits, dim=-1).gather(1, tokens[0, 1:, None])[:, 0]

@@ -289,7 +289,6 @@ def test_load_config_prompt_format_fills_in_the_numbers_that_nobody_gave(tmp_pat
 @pytest.mark.parametrize(
     ("more", "field", "way_out"),
     [
-        ("engine: vllm", "actor.engine", "set it to transformers"),
         ("}\ndesktop: {observation: tree", "desktop.observation", "set it to both"),
         ("}\ndesktop: {observation: screenshot", "desktop.observation", "demonstrators name elements"),
         ("max_new_tokens: 24", "actor.max_new_tokens", "set it to at least 48"),
@@ -297,7 +296,8 @@ def test_load_config_prompt_format_fills_in_the_numbers_that_nobody_gave(tmp_pat
 )
 def test_load_config_format_with_images_where_they_cannot_be_used(tmp_path: Path, more: str, field: str, way_out: str) -> None:
     shown = "actor: {prompt: {format: computerrl_vision}, %s}\n"
-    assert load_config(write(tmp_path, shown % "engine: transformers")).actor.prompt.shows_images
+    for engine in ("transformers", "vllm"):
+        assert load_config(write(tmp_path, shown % f"engine: {engine}")).actor.prompt.shows_images
     found = problems(write(tmp_path, shown % more))
     assert set(found) == {field} and way_out in found[field]
 

@@ -20,11 +20,16 @@ from computerrl.actor.engines.vllm_parts.known import (
     OUTPUT_FIELDS,
     REQUEST_FIELDS,
     require_known_vllm,
-    require_torchvision,
+    torchvision_problem,
 )
 from computerrl.actor.engines.vllm_parts.weights import check_tensors, require_one_tie, tensor_shapes
+from computerrl.common.config import RunConfig
 from computerrl.common.errors import ConfigError, WeightError
+from computerrl.launch.plan.machine import Machine
+from computerrl.launch.run.preflight import check_packages
 from tests.support.data.vision_data import FAMILIES, own_model, save_model
+
+MACHINE = Machine("Debian", "6.1", "cpu", 2, 24_000, 20_000, ())
 
 
 def classes(*, without: str = "") -> tuple[list[Any], dict[str, Any]]:
@@ -72,14 +77,18 @@ def test_family_that_needs_torchvision_is_refused_where_it_is_not_installed(
         return own("json" if installed["torchvision"] else "no_such_module") if name == "torchvision" else own(name, package)
 
     monkeypatch.setattr(importlib.util, "find_spec", find_spec)
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2_5_vl"}))
-    with pytest.raises(ConfigError, match=r"(?s)'qwen2_5_vl'.*needs torchvision.*engine: transformers.*make setup DEVICE=cuda"):
-        require_torchvision(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2_5_vl", "vision_config": {}}))
+    problem = torchvision_problem(tmp_path)
+    assert problem is not None and "'qwen2_5_vl'" in problem.reason and "needs torchvision" in problem.reason
+    assert "actor.engine: transformers" in problem.next_step and "make setup DEVICE=cuda" in problem.next_step
+    config = RunConfig.model_validate({"model": {"name": str(tmp_path)}, "actor": {"engine": "vllm"}})
+    [finding] = check_packages(config, MACHINE)
+    assert finding.error is ConfigError and finding.problem == problem
     installed["torchvision"] = True
-    require_torchvision(tmp_path)
+    assert torchvision_problem(tmp_path) is None and check_packages(config, MACHINE) == []
     installed["torchvision"] = False
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "idefics3"}))
-    require_torchvision(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "idefics3", "vision_config": {}}))
+    assert torchvision_problem(tmp_path) is None and check_packages(config, MACHINE) == []
 
 
 @pytest.mark.parametrize("outer", [True, False])
