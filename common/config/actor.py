@@ -47,8 +47,8 @@ class PromptConfig(Section):
     `compact_vision`: the task and the screenshot, and one call with coordinates as the completion. `ui_tars`: a screenshot, and
     the thought and call of the UI-TARS models. `qwen_computer_use`: a screenshot, and the tool call of Qwen's function
     `computer_use`. The last two have no calls of applications and need `tasks.actions: gui`. All but the compact ones are long:
-    they have a system text and show earlier steps as turns of a chat. Formats with images need a vision-language model, and the
-    engine `transformers` in the actor's own process; evaluations can use the engine `endpoint` in mode `chat`."""
+    they have a system text and show earlier steps as turns of a chat. Formats with images need a vision-language model
+    (docs/vision.md); the engine `endpoint` then evaluates in mode `chat`."""
     coordinates: Coordinates = "auto"
     """Coordinates in the completions of a format that shows images. `thousand`: 0 to 1000 over the whole screen. `pixels`: pixels
     of the screenshot as the model's image processor resizes it. `auto`: those of the model's family, which are pixels for
