@@ -118,13 +118,17 @@ def _gap_row(folder: Path, dtype: str, served: Served) -> dict[str, Any]:
 
 def learner_logprobs(folder: Path, dtype: str, steps: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
     """[A] of each action, by the learner's policy."""
-    import torch
-
     from computerrl.common.config import ModelConfig, RunConfig
     from computerrl.learner.model.policy import load_policy
 
     policy = load_policy(RunConfig(model=ModelConfig.model_validate({"name": str(folder), "dtype": dtype})))
-    samples = [_sample(prompt, action) for prompt, action in steps]
+    return logprobs_of(policy, [sample_of(prompt, action) for prompt, action in steps])
+
+
+def logprobs_of(policy: Any, samples: Sequence[Step]) -> list[np.ndarray]:
+    """[A] of each sample's action, by the learner's ``policy``."""
+    import torch
+
     found: dict[int, np.ndarray] = {}
     with torch.inference_mode():
         for pack in policy.packs(samples, max_tokens=4096):
@@ -135,7 +139,8 @@ def learner_logprobs(folder: Path, dtype: str, steps: Sequence[tuple[np.ndarray,
     return [found[i] for i in range(len(samples))]
 
 
-def _sample(prompt: np.ndarray, action: np.ndarray) -> Step:
+def sample_of(prompt: np.ndarray, action: np.ndarray) -> Step:
+    """A step that has these tokens."""
     return Step(
         prompt_tokens=prompt,
         action_tokens=action,

@@ -1,10 +1,11 @@
 """GPUs: the flash attention of packs, FSDP2 and weight updates over NCCL, and the learner's benchmark, on CUDA.
 
-Five parts. The variable-length kernel beside attention block by block: outputs and gradients of one layer against float32, and
+Six parts. The variable-length kernel beside attention block by block: outputs and gradients of one layer against float32, and
 time. The gradient of a whole step in bfloat16, which runs on the kernel, against the one in float32, which does not. The trainer
 over all GPUs of this machine (with one GPU over a group of one) beside one process: losses and weights after updates. Weight
 updates over NCCL as `weights` measures them over gloo, with a GPU for each receiver (NCCL lets no two processes share one, so a
-machine with a single GPU cannot). Then what `learner` measures on the CPU. Differences that are no rounding end it with an error.
+machine with a single GPU cannot). vLLM after images beside the learner, on random weights of Qwen2.5-VL-3B's size. Then what
+`learner` measures on the CPU. Differences that are no rounding end it with an error.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 
 import torch
 
+from computerrl.benchmarks.engines._images import QWEN_3B, image_rows
 from computerrl.benchmarks.learner._recorded_groups import load_groups
 from computerrl.benchmarks.learner.learner import measure, sampled
 from computerrl.benchmarks.weights._tensors import model_tensors
@@ -58,6 +60,8 @@ def run(quick: bool) -> list[dict[str, Any]]:
     rows += gradient
     rows += ranks_rows(groups, model=MODEL, device="cuda", num_ranks=torch.cuda.device_count())
     rows += weight_rows(num_gpus=torch.cuda.device_count(), rounds=3 if quick else 15)
+    with tempfile.TemporaryDirectory() as folder:
+        rows += image_rows(QWEN_3B, Path(folder), device="cuda", dtype="bfloat16", rounds=2 if quick else 5)
     return rows + measure(quick, device="cuda")
 
 

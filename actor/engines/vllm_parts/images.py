@@ -56,8 +56,8 @@ def spans_of(request: GenerationRequest, *, image_token: int) -> list[Any]:
 
     layouts = [image.processed.layout for image in request.images]
     num_pieces = sum(layout.num_pieces for layout in layouts)
-    # A token behind the last image is text: it was sampled before the request was interrupted.
-    at_I = np.flatnonzero(request.prompt_tokens == image_token)[:num_pieces]
+    # Tokens behind the last image are text: they were sampled before the request was interrupted.
+    at_I = np.flatnonzero(request.prompt_tokens == image_token)
     if len(at_I) < num_pieces:
         raise EngineFailed(f"the prompt holds {len(at_I)} image tokens for images that take {num_pieces}")
     spans, begin = [], 0

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 
+from computerrl.benchmarks.engines import _images
 from computerrl.benchmarks.learner import gpu_check
+from computerrl.benchmarks.learner._process import apart
 from computerrl.common.errors import ConfigError
 from computerrl.learner.model.attention_varlen import VarlenLayout
 from computerrl.learner.model.batching import make_packs
@@ -36,6 +41,22 @@ def test_updates_over_ranks_are_those_of_one_process(num_ranks: int) -> None:
     loss, weights = gpu_check.ranks_rows(random_groups(), model="tiny-random", device="cpu", num_ranks=num_ranks)
     assert loss["value"] < 1e-5
     assert weights["value"] < 1e-2
+
+
+@pytest.mark.release
+@pytest.mark.timeout(1200)
+def test_vllm_after_images_is_measured_and_a_gap_ends_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    gap, tokens, update = _images.image_rows(_images.TINY, tmp_path / "right", device="cpu", dtype="float32", rounds=1)
+    assert gap["value"] < 1e-4 and tokens["value"] > 0 and update["value"] > 0
+    served = _images.learner_logprobs
+    monkeypatch.setattr(_images, "apart", lambda call, *given: _off(apart(call, *given), of=call is served))
+    with pytest.raises(AssertionError, match="after images are"):
+        _images.image_rows(_images.TINY, tmp_path / "wrong", device="cpu", dtype="float32", rounds=1)
+
+
+def _off(result: Any, *, of: bool) -> Any:
+    return [logprobs + 0.1 for logprobs in result] if of else result
 
 
 def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,14 +31,17 @@ TOKENS_OF = {
 """Family -> tokens around an image, and its image token in the middle."""
 
 
-def make_folder(path: Path, family: str, *, image: str | None = None, text: Mapping[str, Any] | None = None) -> Path:
-    """A model of ``family``. ``image``: what its chat template writes for an image, if not what the family's does. ``text``: see
-    `save_model`."""
+def make_folder(
+    path: Path, family: str, *, image: str | None = None, text: Mapping[str, Any] | None = None, tied: bool = False
+) -> Path:
+    """A model of ``family``. ``image``: what its chat template writes for an image, if not what the family's does. ``text``
+    and ``tied``: see `save_model`."""
     first, piece, last = TOKENS_OF[family]
     backend = Tokenizer.from_file(str(ensure_model("tiny-random") / "tokenizer.json"))
     names = [first, piece, last, *_TURN_TOKENS, *(_ROWS if first in _TILE_TOKENS else [])]
     backend.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in names])
-    save_model(path, model_type=family, vocab_size=backend.get_vocab_size(), image_token=backend.token_to_id(piece), text=text)
+    vocabulary, token = backend.get_vocab_size(), backend.token_to_id(piece)
+    save_model(path, model_type=family, vocab_size=vocabulary, image_token=token, text=text, tied=tied)
     backend.save(str(path / "tokenizer.json"))
     written = image if image is not None else piece if first in _TILE_TOKENS else f"{first}{piece}{last}"
     settings = {

@@ -63,11 +63,13 @@ def save_model(
     vocab_size: int = _TEXT["vocab_size"],
     image_token: int = IMAGE,
     text: Mapping[str, Any] | None = None,
+    tied: bool = False,
 ) -> Path:
     """A random model of 3 layers and a tower of 2, with image processor; its tokenizer is never asked. ``text``: settings of the
-    language model that are others than here."""
+    language model that are others than here. ``tied``: the output matrix is the embedding, by the outer setting alone."""
     config = _tiled_config(model_type) if model_type in ("idefics3", "smolvlm") else _grid_config(model_type)
     config.text_config.vocab_size, config.image_token_id = vocab_size, image_token
+    config.tie_word_embeddings = tied
     for name, value in (text or {}).items():
         setattr(config.text_config, name, value)
     with torch.random.fork_rng():
