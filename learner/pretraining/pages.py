@@ -6,6 +6,7 @@ boxes of colour, dialogs, tabs, links and shapes. Drawing one takes 2 ms, while 
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont
 
 from computerrl.learner.pretraining.words import COLORS, COMMON, LETTERS, LOREM, SHAPE_COLORS, WORDS
+from computerrl.learner.tiny_vision import PATCH, SIDE
 
 WIDTH, HEIGHT = 320, 420
 """Pixels of a screen that such a page fills."""
@@ -71,8 +73,10 @@ class Fonts:
 class Canvas:
     """A page that is being drawn."""
 
-    def __init__(self, rng: random.Random, fonts: Fonts) -> None:
+    def __init__(self, rng: random.Random, fonts: Fonts, *, looseness: float) -> None:
+        """``looseness``: see `draw_page`."""
         self.rng = rng
+        self.looseness = looseness
         self.image = Image.new("RGB", (WIDTH, HEIGHT), "white")
         self.draw = ImageDraw.Draw(self.image)
         self.items: list[Item] = []
@@ -211,9 +215,11 @@ class Canvas:
         self.add((0, 0, WIDTH, HEADER), ("instruction",))
 
 
-def draw_page(rng: random.Random, fonts: Fonts, *, dense: bool) -> Page:
-    """``dense``: mostly pages full of things, which teach more in the same time."""
-    canvas = Canvas(rng, fonts)
+def draw_page(rng: random.Random, fonts: Fonts, *, dense: bool, looseness: float = 1.0) -> Page:
+    """``dense``: mostly pages full of things, which teach more in the same time. ``looseness``: how far words of `_row_of_words`
+    lie from the corners of patches, as a part of a patch. At 0 a word is always the same pixels of the same patches, which is
+    learned at once; a tower that begins with words anywhere does not begin to read."""
+    canvas = Canvas(rng, fonts, looseness=looseness)
     canvas.header()
     if dense and rng.random() < 0.7:
         _crowd(canvas)
@@ -405,22 +411,52 @@ def _crowd(canvas: Canvas) -> None:
     """Things of many kinds, close together."""
     rng = canvas.rng
     kind = rng.random()
-    if kind < 0.25:
+    if kind < 0.2:
         cells = [(x, y) for x in range(8) for y in range(8)]
         for column, row in rng.sample(cells, rng.randint(30, 60)):
             x, y = 20 + 40 * column + rng.uniform(-5, 5), HEADER + 20 + 39 * row + rng.uniform(-5, 5)
             canvas.shape(x, y, _kind_of_shape(rng), rng.choice(SHAPE_COLORS), large=rng.random() < 0.5)
-    elif kind < 0.35:
+    elif kind < 0.27:
         side = rng.choice([44, 60, 78])
         for column in range(WIDTH // side):
             for row in range((HEIGHT - HEADER) // side):
                 width = rng.uniform(0.6, 0.95) * side
                 x, y = 4 + column * side, HEADER + 4 + row * side
                 canvas.color_box(x, y, width, width * rng.uniform(0.7, 1), rng.choice(COLORS))
+    elif kind < 0.75:
+        y = HEADER + rng.uniform(0, 20)
+        while y < HEIGHT - 30:
+            y += _row_of_words(canvas, y) + rng.uniform(0, 10)
     else:
         y = HEADER + 4 + rng.uniform(0, 20)
         while y < HEIGHT - 30:
             y += _row(canvas, y) + rng.uniform(1, 12)
+
+
+def _row_of_words(canvas: Canvas, y: float) -> float:
+    """Words of buttons, with and without the button; returns the row's height."""
+    rng = canvas.rng
+    ui, framed = rng.random() < 0.4, rng.random() < 0.5
+    size = 20 if ui else 26.67
+    x = rng.uniform(0, 24)
+    y = _loosely(rng, y, PATCH * HEIGHT / SIDE, canvas.looseness)
+    while True:
+        text = _word(rng)
+        width = canvas.length(text, size) + 10
+        x = _loosely(rng, x, PATCH * WIDTH / SIDE, canvas.looseness)
+        if x + width > WIDTH:
+            return 34.0
+        if framed:
+            canvas.button(x, y, text, size=size, width=width, height=34, ui=ui)
+        else:
+            canvas.text(x + 5, y + 17, text, size, "#454545" if ui else "black", anchor="lm")
+            canvas.add((x, y, x + width, y + 34), text.split(), (f'"{text}"',))
+        x += width + rng.uniform(2, 16)
+
+
+def _loosely(rng: random.Random, at: float, patch: float, looseness: float) -> float:
+    """The next corner of a patch behind ``at``, and up to ``looseness`` patches more."""
+    return (math.ceil(at / patch) + rng.uniform(0, looseness)) * patch
 
 
 def _row(canvas: Canvas, y: float) -> float:

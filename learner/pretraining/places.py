@@ -244,7 +244,8 @@ def train_places(
         optimizer.step()
         is_first = weights == _DIGIT_WEIGHTS[0]
         num_questions += int(is_first.sum()) // 2
-        first = float(losses[is_first].mean()) if step == 0 else 0.95 * first + 0.05 * float(losses[is_first].mean())
+        found = float(losses.detach()[is_first].mean())
+        first = found if step == 0 else 0.95 * first + 0.05 * found
         if (step + 1) % (SAY_STEPS // 5) == 0 or step + 1 == schedule.steps:
             say(f"{schedule.progress(step, began)}: {num_questions} questions, loss of first digits {first:.3f}")
             keep()

@@ -8,6 +8,7 @@ Shape legend: B pages of a batch, C cells, W words of a cell, V entries of the v
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import time
@@ -32,6 +33,9 @@ _BACKGROUND_WEIGHT = 0.1
 """Empty cells are many and teach little."""
 
 SAY_STEPS = 250
+
+_LOOSE_SHARE = 0.6
+"""Part of the steps after which words lie anywhere."""
 
 Say = Callable[[str], None]
 
@@ -91,15 +95,17 @@ class Schedule:
 class Pages(torch.utils.data.IterableDataset[list[torch.Tensor]]):
     """Batches of pixels and labels, without end."""
 
-    def __init__(self, fonts: Path, vocabulary: Vocabulary, *, batch: int, seed: int, dense: bool) -> None:
-        self._fonts, self._vocabulary, self._batch, self._seed, self._dense = fonts, vocabulary, batch, seed, dense
+    def __init__(self, fonts: Path, vocabulary: Vocabulary, *, batch: int, seed: int, loose_after: int = 0) -> None:
+        """``loose_after``: number of batches until words lie anywhere; before, they are drawn ever more loosely."""
+        self._fonts, self._vocabulary, self._batch, self._seed, self._loose_after = fonts, vocabulary, batch, seed, loose_after
 
     def __iter__(self) -> Iterator[list[torch.Tensor]]:
         worker = torch.utils.data.get_worker_info()
         rng = random.Random(f"{self._seed} {worker.id if worker else 0}")
         fonts = Fonts(self._fonts)
-        while True:
-            pages = [draw_page(rng, fonts, dense=self._dense) for _ in range(self._batch)]
+        for number in itertools.count(worker.id if worker else 0, worker.num_workers if worker else 1):
+            looseness = min(1.0, number / self._loose_after) if self._loose_after else 1.0
+            pages = [draw_page(rng, fonts, dense=True, looseness=looseness) for _ in range(self._batch)]
             labels = stacked(cell_labels(page, self._vocabulary) for page in pages)
             yield [torch.from_numpy(array) for array in (np.stack([pixels(page.image) for page in pages]), *labels)]
 
@@ -150,8 +156,8 @@ def train_tower(
     """The first stage, in place. ``fonts``: see `Fonts`. ``keep`` is called from time to time, to save what there is."""
     torch.manual_seed(schedule.seed)
     loss_of = DenseLoss(embeddings, vocabulary, device=schedule.device)
-    held_out = next(iter(Pages(fonts, vocabulary, batch=80, seed=HELD_OUT_SEED, dense=True)))
-    data = Pages(fonts, vocabulary, batch=schedule.batch, seed=schedule.seed, dense=True)
+    held_out = next(iter(Pages(fonts, vocabulary, batch=80, seed=HELD_OUT_SEED)))
+    data = Pages(fonts, vocabulary, batch=schedule.batch, seed=schedule.seed, loose_after=round(_LOOSE_SHARE * schedule.steps))
     batches = iter(torch.utils.data.DataLoader(data, batch_size=None, num_workers=1 if schedule.device == "cpu" else 12))
     optimizer = make_optimizer([(eyes, schedule.lr)])
     eyes.to(schedule.device).train()
