@@ -166,6 +166,7 @@ class LearnerLoop:
 
     def close(self) -> None:
         """Finish the checkpoint being written and close the files."""
+        self._books.intake.close()
         self._around.checkpoints.close()
         self._books.records.close()
 
@@ -262,6 +263,6 @@ class LearnerLoop:
     def _finish(self) -> None:
         """Take the groups that are left, write the summary."""
         intake = self._books.intake
-        while (group := intake.fetch()) is not None:
+        while (group := intake.fetch(wait=True)) is not None:
             intake.decide_all([group], "phase_closed")
         self._reporter.summary(families=self._families, num_restarts=len(self._versions.lineage.breaks))

@@ -31,6 +31,8 @@ class OptimizerConfig(Section):
     """Coefficient of the decoupled weight decay."""
     max_grad_norm: float = Field(1.0, gt=0)
     """Maximum global norm of the gradients; larger ones are scaled down to it."""
+    vision_lr_factor: float = Field(1.0, gt=0)
+    """Factor on the learning rate of a trained vision tower (`model.vision`), in all phases."""
     warmup_updates: int = Field(0, ge=0)
     """Number of the run's first updates over which the learning rate rises linearly. 0: no warm-up."""
 
@@ -240,6 +242,11 @@ class LearnerConfig(Section):
     `none`: nothing is computed again. `full`: everything is, for about a third more time and the memory of one layer's
     activations. `auto`: `none` where the learner's estimate fits into the memory of its device that is free at its start, else
     `full`."""
+    image_cache_mb: int = Field(256, ge=0)
+    """Maximum size in MiB of the features of images that a rank keeps while the vision tower is frozen. The least recently used
+    are computed again. A screen of 1920 x 1080 takes about 19 MiB for a model of 7 billion parameters."""
+    images_per_pass: int = Field(4, ge=1)
+    """Maximum number of images that the vision tower encodes at once. Fewer take less memory, and the features are the same."""
     num_ranks: int = Field(1, ge=1, le=MAX_PROCESSES)
     """Number of learner processes that share weights, optimizer and packs (FSDP2): one per GPU, or on the CPU with
     `num_threads` divided among them. 1: no torch.distributed. The learner starts the other ranks itself; under torchrun this

@@ -27,4 +27,8 @@ class ModelConfig(Section):
     support it."""
     trainable_top_layers: int | None = Field(12, ge=1)
     """Number of transformer layers that are trained, counted from the top, beside the final norm. Lower layers run without
-    gradients. None: everything is trained, a vision tower included."""
+    gradients. None: the whole language model is trained."""
+    vision: Literal["frozen", "trained"] = "frozen"
+    """Training of the vision tower and its connector, whatever part of the language model is trained. `frozen`: features of an
+    image are computed once and kept (`learner.image_cache_mb`). `trained`: the tower changes with every update; all layers of
+    the language model then run with gradients. Only for models that take images."""

@@ -106,6 +106,14 @@ def tower_module(model: Any) -> torch.nn.Module:
     return body.visual if hasattr(body, "visual") else body.vision_model
 
 
+def tower_parameters(model: Any) -> frozenset[str]:
+    """Names of the parameters of ``model`` that only images need: the tower's and the connector's."""
+    of_text = [*model.get_decoder().parameters(), *model.get_input_embeddings().parameters()]
+    of_text += model.get_output_embeddings().parameters()
+    known = {id(parameter) for parameter in of_text}
+    return frozenset(name for name, parameter in model.named_parameters() if id(parameter) not in known)
+
+
 def recompute_blocks(tower: torch.nn.Module) -> None:
     """From now on each block of ``tower`` keeps only its input for the way back and computes the rest again.
 

@@ -1,7 +1,8 @@
 """Groups on their way from the broker into the books: taken strictly by number, each decided once.
 
 Trajectories that must never be trained on (`learner.poison`) are set aside when they come. Only the intake sees them, and it
-records them with their group.
+records them with their group. Where steps show screenshots, threads read, verify and decode these while the control thread goes
+on; a group is handed over when it and all before it are checked.
 
 A group is taken, then decided: the outcome of each of its trajectories is recorded and the cursor moves past the group. A
 checkpoint covers the decided groups; the broker delivers the others again. The intake chooses no outcome itself.
@@ -9,7 +10,12 @@ checkpoint covers the decided groups; the broker delivers the others again. The 
 
 from __future__ import annotations
 
+import os
+from collections import deque
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -22,6 +28,28 @@ from computerrl.learner.contracts import Broker
 from computerrl.learner.images import ImageFolder, names_in
 from computerrl.learner.poison import Poison, StepCheck, poison_of
 from computerrl.learner.recipe.state import LoopState
+
+MAX_THREADS = 4
+"""Reading and decoding leave the interpreter lock; more threads would only take cores from training."""
+MAX_CHECKING = 4
+"""Groups that are checked at once: enough that the threads have work while a batch trains."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Checking:
+    """A group, and the reasons against its trajectories as they are found, in order."""
+
+    group: TrajectoryGroup
+    found: Sequence[Poison | None] = ()
+    futures: Sequence[Future[Poison | None]] = ()
+
+    @property
+    def is_done(self) -> bool:
+        return all(future.done() for future in self.futures)
+
+    def results(self) -> Sequence[Poison | None]:
+        """Waits for them."""
+        return [future.result() for future in self.futures] if self.futures else self.found
 
 
 class Intake:
@@ -45,6 +73,12 @@ class Intake:
         self._vocabulary_size = vocabulary_size
         self._poisoned: dict[int, list[tuple[Trajectory, Poison]]] = {}
         """Group number -> trajectories that were set aside."""
+        self._checking: deque[_Checking] = deque()
+        """Groups after those taken that threads check, in order of number."""
+        self._threads = None
+        if check_screenshot is not None:
+            num_threads = min(MAX_THREADS, len(os.sched_getaffinity(0)))
+            self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="intake")
         self._broker = broker
         self._ledger = ledger
         self._records = records
@@ -53,19 +87,49 @@ class Intake:
         self.in_flight: tuple[int, ...] | None = None
         """Policy versions in flight for training by the broker's last answer, None when that was a group."""
 
-    def fetch(self) -> TrajectoryGroup | None:
-        """The next group that was not taken yet, None when it is not complete."""
-        wanted = self._state.cursor + len(self.taken)
+    def fetch(self, *, wait: bool = False) -> TrajectoryGroup | None:
+        """The next group that was not taken yet, None when it is not complete, or threads still check it. ``wait``: for them."""
+        if len(self._checking) < MAX_CHECKING:
+            self._receive()
+        if not self._checking or not (wait or self._checking[0].is_done):
+            return None
+        checking = self._checking.popleft()
+        return self._without_poison(checking.group, checking.results())
+
+    def _receive(self) -> None:
+        """Ask the broker for one more group, and begin to check it."""
+        wanted = self._state.cursor + len(self.taken) + len(self._checking)
         group = self._broker.fetch_group(wanted)
         if isinstance(group, NoGroup):
-            self.in_flight = group.training_versions
-            return None
+            # A group that is being checked is on its way no longer, but not here either.
+            self.in_flight = None if self._checking else group.training_versions
+            return
         self.in_flight = None
         if group.group_seq != wanted:
             raise ProtocolError(f"asked for group {wanted}, got {group.group_seq}: it would be taken twice or never")
         if self._images is not None:
             self._images.fetch(names_in(group.trajectories), self._broker.fetch_images)
-        return self._without_poison(group)
+        check = partial(
+            poison_of,
+            policy_version=self._state.policy_version,
+            vocabulary_size=self._vocabulary_size,
+            check_screenshot=self._check_screenshot,
+        )
+        if self._threads is None:
+            self._checking.append(_Checking(group, found=[check(one) for one in group.trajectories]))
+        else:
+            threads = self._threads
+            self._checking.append(_Checking(group, futures=[threads.submit(check, one) for one in group.trajectories]))
+
+    def close(self) -> None:
+        """Check nothing any more: groups that were not handed over are delivered again."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def received(self) -> list[TrajectoryGroup]:
+        """Groups from the cursor on that came from the broker: those taken, and those that are being checked."""
+        return [*self.taken, *(checking.group for checking in self._checking)]
 
     def current(self) -> list[TrajectoryGroup]:
         """Groups taken that belong to the present orders."""
@@ -126,16 +190,8 @@ class Intake:
             state.cursor += 1
         self.taken = [group for group in self.taken if group.group_seq >= state.cursor]
 
-    def _without_poison(self, group: TrajectoryGroup) -> TrajectoryGroup:
-        found = [
-            poison_of(
-                one,
-                policy_version=self._state.policy_version,
-                vocabulary_size=self._vocabulary_size,
-                check_screenshot=self._check_screenshot,
-            )
-            for one in group.trajectories
-        ]
+    def _without_poison(self, group: TrajectoryGroup, found: Sequence[Poison | None]) -> TrajectoryGroup:
+        """``group`` without the trajectories for which ``found`` has a reason."""
         poisoned = [(one, poison) for one, poison in zip(group.trajectories, found, strict=True) if poison is not None]
         if not poisoned:
             return group

@@ -2,9 +2,10 @@
 that takes images (`learner.model.vision`).
 
 With `model.trainable_top_layers` only the top layers and the final norm are trained: the layers below run without a graph, and
-their output can be kept between passes of one batch. Passes compute in bfloat16 or float32; `learner.model.trained_weights` has
-the weights that training changes. Logits exist only where an action token is predicted, a few rows at a time. No optimizer, no
-loss and no batch logic here; how the weights lie over several ranks is `learner.model.sharding`'s business.
+their output can be kept between passes of one batch. Where a vision tower is trained (`model.vision`), gradients go through all
+layers to reach it. Passes compute in bfloat16 or float32; `learner.model.trained_weights` has the weights that training changes.
+Logits exist only where an action token is predicted, a few rows at a time. No optimizer, no loss and no batch logic here; how the
+weights lie over several ranks is `learner.model.sharding`'s business.
 
 Shape legend: N nodes of a pack, Q nodes with logits, U distinct (node, next token) pairs, E hidden size.
 """
@@ -27,7 +28,7 @@ from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.memory_plan import Recomputation, card_room_mb, choose_recomputation, host_room_mb, ranks_per_node
 from computerrl.common.messages import Step
 from computerrl.common.models.loading import load_whole, refusing_model
-from computerrl.common.vision.tower import Features
+from computerrl.common.vision.tower import Features, tower_parameters
 from computerrl.common.weight_plan import probe_tokens
 from computerrl.learner.model.attention import ATTENTION
 from computerrl.learner.model.batching import Pack, make_packs
@@ -79,7 +80,7 @@ class Policy:
         """``recomputation``: what each trained layer computes again when going back, see `LearnerConfig`.
         ``float32_head``: compute the output layer in float32, see `ModelConfig.head_dtype`.
         ``lora``: the model's adapters, which are in it already, are all that is trained. ``vision``: of a model that takes
-        images; its tower is trained when everything is."""
+        images; it tells whether its tower is trained."""
         self.folder = folder
         self.vision = vision
         self._has_rope_grid = vision is not None and vision.has_rope_grid
@@ -92,7 +93,11 @@ class Policy:
         text = model.config.get_text_config()
         self._head_size: int = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         self._first_trained = 0 if num_trained_layers is None else max(0, num_layers - num_trained_layers)
-        self._embeddings_trained = num_trained_layers is None and lora is None
+        self._trains_tower = vision is not None and not vision.frozen
+        self._trains_input = self._trains_tower or (num_trained_layers is None and lora is None)
+        """Whether gradients reach what enters the lowest layer."""
+        self.tower_names = frozenset() if vision is None else tower_parameters(model)
+        """Names of the parameters of the vision tower and its connector."""
         self._num_deep = len(getattr(getattr(model.config, "vision_config", None), "deepstack_visual_indexes", None) or ())
         """Number of layers to whose output features of images are added."""
         adapters = adapters_among((name for name, _ in model.named_parameters()), lora)
@@ -100,7 +105,13 @@ class Policy:
         model.requires_grad_(False)
         trained: dict[str, torch.nn.Parameter] = {}
         for name, parameter in model.named_parameters():
-            if name in of_adapters if lora else num_trained_layers is None or self._is_top(parameter):
+            if name in self.tower_names:
+                is_trained = self._trains_tower
+            elif lora:
+                is_trained = name in of_adapters
+            else:
+                is_trained = num_trained_layers is None or self._is_top(parameter)
+            if is_trained:
                 trained[name] = parameter.requires_grad_(True)
         self.weights = self._make_weights(trained, adapters)
 
@@ -140,8 +151,8 @@ class Policy:
         return PackTensors.of(pack, device=self.device, dtype=self.dtype, head_size=self._head_size)
 
     def frozen_hidden(self, pack: Pack, tensors: PackTensors) -> torch.Tensor | None:
-        """[1, N, E] what enters the first trained layer; None when nothing below it is frozen."""
-        if self._embeddings_trained:
+        """[1, N, E] what enters the first trained layer; None when something below it is trained."""
+        if self._trains_input:
             return None
         with torch.no_grad():
             return self._within(self._below, pack, tensors)
@@ -169,9 +180,10 @@ class Policy:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         # Where all layers that take features of images are frozen, ``hidden`` holds them.
         shown = self._shown(pack, tensors) if hidden is None or self._first_trained < self._num_deep else None
+        first = self._first_trained
         if hidden is None:
-            hidden = self._embed(tensors, shown)
-        top = self._run(hidden, tensors, range(self._first_trained, len(self._layers)), shown)
+            hidden, first = self._embed(tensors, shown), 0
+        top = self._run(hidden, tensors, range(first, len(self._layers)), shown)
         states_QE = self._base.norm(top.squeeze(0).index_select(0, tensors.logit_nodes_Q))
         head = self._model.get_output_embeddings()
         weight_VE, bias_V = head.weight, getattr(head, "bias", None)
@@ -199,6 +211,8 @@ class Policy:
         embedded_NE = self._model.get_input_embeddings()(tensors.tokens_N)
         if shown is not None and tensors.images is not None:
             embedded_NE = embedded_NE.index_copy(0, tensors.images.nodes_V, shown.rows_RE)
+        elif self._trains_tower and torch.is_grad_enabled():
+            embedded_NE = embedded_NE + _nothing_of(self._model, self.tower_names)
         return embedded_NE[None]
 
     def _run(self, hidden: torch.Tensor, tensors: PackTensors, layers: range, shown: Features | None) -> torch.Tensor:
@@ -236,6 +250,13 @@ class Policy:
         tensors = self.tensors(pack)
         logprobs_U = self.forward(pack, temperature=1.0, tensors=tensors).logprobs_U
         return logprobs_U.index_select(0, tensors.token_pair_M).float().cpu().numpy()
+
+
+def _nothing_of(model: Any, tower_names: frozenset[str]) -> torch.Tensor:
+    """0, which gives the tower gradients of 0. Ranks whose packs show images sum gradients of the tower, and go back through all
+    layers: a rank whose pack is text alone must do the same, or neither ends."""
+    tower = [model.get_parameter(name).flatten()[0] for name in sorted(tower_names)]
+    return (torch.stack(tower) * 0.0).sum()
 
 
 def _sample_of(tokens: np.ndarray) -> _ProbeSample:

@@ -28,7 +28,7 @@ class TrainedWeights:
         adapters: Sequence[Adapter],
         dtype: torch.dtype,
     ) -> None:
-        """``adapters``: those that ``compute`` consists of, if any. ``dtype``: the type that passes compute in."""
+        """``adapters``: those whose parts are in ``compute``, if any. ``dtype``: the type that passes compute in."""
         self.compute = dict(compute)
         """Hugging Face name -> compute parameter of the model."""
         self.masters = dict(masters)
@@ -95,14 +95,10 @@ class TrainedWeights:
         """The base model's name -> tensor that training changes, whole, in compute dtype; without copying, but merged where there
         are adapters."""
         trained = {name: self._whole(parameter) for name, parameter in self.compute.items()}
-        if not self._adapters:
-            return trained
-        return {
-            adapter.weight: adapter.merged(
-                self._whole(self._model.get_parameter(adapter.base)), trained[adapter.down], trained[adapter.up]
-            )
-            for adapter in self._adapters
-        }
+        for adapter in self._adapters:
+            down, up = trained.pop(adapter.down), trained.pop(adapter.up)
+            trained[adapter.weight] = adapter.merged(self._whole(self._model.get_parameter(adapter.base)), down, up)
+        return trained
 
     def shard(self, whole: torch.Tensor, *, like: torch.Tensor) -> torch.Tensor:
         """A copy of the share of ``whole`` that this process holds, on its device, laid out as the master ``like``. Raises

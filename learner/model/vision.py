@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from computerrl.common.config import RunConfig
+from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.messages import ScreenshotRef
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.common.vision.probe import PROBE_HASH, PROBE_SIZE, make_image_probe, probe_image
@@ -27,24 +28,34 @@ from computerrl.learner.images import ImageFolder
 from computerrl.learner.model.batching import Pack, PackImages
 from computerrl.learner.model.images import PromptImages
 
-KEPT_FEATURES_BYTES = 256 * 2**20
-"""Size of the kept results of a frozen tower: about a dozen full-size screens for a model of 7 billion parameters."""
-
 
 class Vision:
     """Prompt images and the tower that encodes them."""
 
     def __init__(
-        self, model: Any, images: PromptImages, probe: ImageProbe, *, has_rope_grid: bool, frozen: bool, recompute: bool = False
+        self,
+        model: Any,
+        images: PromptImages,
+        probe: ImageProbe,
+        *,
+        has_rope_grid: bool,
+        frozen: bool,
+        recompute: bool,
+        images_per_pass: int,
+        cache_bytes: int,
     ) -> None:
         """``probe``: one whose image ``images`` can read. ``has_rope_grid``: rotary positions have three rows. ``recompute``: a
-        trained tower keeps only each block's input for the way back and computes the rest again."""
+        trained tower keeps only each block's input for the way back and computes the rest again. ``cache_bytes``: maximum size of
+        the kept results of a frozen tower."""
         self.images = images
         self.probe = probe
         self.model = model
         self.has_rope_grid = has_rope_grid
         self._tower = Tower(model)
-        self._frozen = frozen
+        self.frozen = frozen
+        self._images_per_pass = images_per_pass
+        self._cache_bytes = cache_bytes
+        self._num_hits = self._num_misses = 0
         if recompute and not frozen:
             recompute_blocks(tower_module(model))
         self._kept: OrderedDict[str, Features] = OrderedDict()
@@ -52,10 +63,12 @@ class Vision:
 
     def features(self, shown: PackImages) -> Features:
         """Of all images of a pack, one after the other; with a graph unless the tower is frozen. Raises `PictureError`."""
-        if not self._frozen:
+        if not self.frozen:
             return joined(self._encode(shown.refs))
         found = {ref.content_hash: self._kept[ref.content_hash] for ref in shown.refs if ref.content_hash in self._kept}
         missing = [ref for ref in shown.refs if ref.content_hash not in found]
+        self._num_hits += sum(name != PROBE_HASH for name in found)
+        self._num_misses += sum(ref.content_hash != PROBE_HASH for ref in missing)
         if missing:
             with torch.no_grad():
                 found |= {ref.content_hash: features for ref, features in zip(missing, self._encode(missing), strict=True)}
@@ -64,7 +77,18 @@ class Vision:
         return joined([found[ref.content_hash] for ref in shown.refs])
 
     def _encode(self, refs: Sequence[ScreenshotRef]) -> list[Features]:
-        return self._tower.encode([self.images.screens.processed(ref) for ref in refs])
+        found: list[Features] = []
+        for first in range(0, len(refs), self._images_per_pass):
+            part = refs[first : first + self._images_per_pass]
+            found += self._tower.encode([self.images.screens.processed(ref) for ref in part])
+        return found
+
+    def cache_counts(self) -> dict[str, int]:
+        """Metric -> images of packs since the last call whose features were kept, or had to be computed; none of a trained
+        tower."""
+        counts = {"image_cache_hits": self._num_hits, "image_cache_misses": self._num_misses}
+        self._num_hits = self._num_misses = 0
+        return {} if not self.frozen else counts
 
     def _keep(self, content_hash: str, features: Features) -> None:
         if content_hash in self._kept:
@@ -74,7 +98,7 @@ class Vision:
         features = features.clone()
         self._kept[content_hash] = features
         self._kept_bytes += features.nbytes
-        while self._kept_bytes > KEPT_FEATURES_BYTES:
+        while self._kept_bytes > self._cache_bytes:
             self._kept_bytes -= self._kept.popitem(last=False)[1].nbytes
 
 
@@ -90,16 +114,27 @@ def auto_class(folder: Path) -> Any:
 def load_vision(model: Any, config: RunConfig, *, folder: Path, recompute: bool) -> Vision | None:
     """None for a model without a vision tower. ``recompute``: see `Vision`.
 
-    Raises `ConfigError` for one that cannot be run, or without image processor.
+    Raises `ConfigError` for one that cannot be run, or without image processor, and where there is no tower to train.
     """
     if not hasattr(model.config, "vision_config"):
+        if config.model.vision == "trained":
+            reason = f"trained, and {str(folder)!r} has no vision tower"
+            raise ConfigError([Problem("model.vision", reason, "remove it, or use a vision-language model")])
         return None
     processor = load_processor(folder)
     probe = ImageProbe(processor, vocabulary=int(model.get_input_embeddings().num_embeddings))
     read = probe.reading(ImageFolder(RunFolder(config.folder).images).read)
     images = PromptImages(Screens(read, processor))
-    frozen = config.model.trainable_top_layers is not None or config.learner.lora is not None
-    return Vision(model, images, probe, has_rope_grid=processor.arrangement == "grid", frozen=frozen, recompute=recompute)
+    return Vision(
+        model,
+        images,
+        probe,
+        has_rope_grid=processor.arrangement == "grid",
+        frozen=config.model.vision == "frozen",
+        recompute=recompute,
+        images_per_pass=config.learner.images_per_pass,
+        cache_bytes=config.learner.image_cache_mb * 2**20,
+    )
 
 
 # --- probe -------------------------------------------------------------------------------------------------------------

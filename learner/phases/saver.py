@@ -67,5 +67,5 @@ class Saver:
             self._around.broker.report_consumption(covered)
             self._reported_cursor = covered
             if self._books.images is not None:
-                taken = (one for group in self._books.intake.taken for one in group.trajectories)
+                taken = (one for group in self._books.intake.received for one in group.trajectories)
                 self._books.images.sweep([*self._pools.image_names(), *names_in(taken)])

@@ -28,10 +28,18 @@ class PolicyOptimizer:
     """Steps the masters of the policy, and the value head with them."""
 
     def __init__(
-        self, learner: LearnerConfig, weights: TrainedWeights, value_head: ValueHead | None, *, ranks: Ranks, dumps: Path
+        self,
+        learner: LearnerConfig,
+        weights: TrainedWeights,
+        value_head: ValueHead | None,
+        *,
+        ranks: Ranks,
+        dumps: Path,
+        tower_names: frozenset[str] = frozenset(),
     ) -> None:
-        """``dumps``: folder for the inputs of skipped steps."""
+        """``dumps``: folder for the inputs of skipped steps. ``tower_names``: the masters among them are of a vision tower."""
         self._learner = learner
+        self._tower_names = tower_names
         self._settings = learner.optimizer
         self._weights = weights
         self._value_head = value_head
@@ -45,8 +53,13 @@ class PolicyOptimizer:
         self._adam = self._make_adam()
 
     def _make_adam(self) -> torch.optim.AdamW:
-        settings, masters = self._settings, list(self._weights.masters.values())
-        return torch.optim.AdamW(masters, lr=self._lr, betas=settings.betas, weight_decay=settings.weight_decay, fused=True)
+        settings, factor = self._settings, self._settings.vision_lr_factor
+        of_tower: list[torch.Tensor] = []
+        others: list[torch.Tensor] = []
+        for name, master in self._weights.masters.items():
+            (of_tower if name in self._tower_names else others).append(master)
+        groups = [{"params": params, "factor": of_params} for params, of_params in ((others, 1.0), (of_tower, factor)) if params]
+        return torch.optim.AdamW(groups, lr=self._lr, betas=settings.betas, weight_decay=settings.weight_decay, fused=True)
 
     @property
     def rl_lr(self) -> float:
@@ -82,7 +95,7 @@ class PolicyOptimizer:
         if np.isfinite(norms).all():
             self._num_skipped_in_a_row = 0
             for group in self._adam.param_groups:
-                group["lr"] = lr
+                group["lr"] = lr * group["factor"]
             self._adam.step()
             self._weights.sync_compute_weights()
             if head is not None:
@@ -133,7 +146,8 @@ class PolicyOptimizer:
         """Continue where `state_dict` was taken. ``shard``: this rank's share of a tensor of ``state``, by name, laid out as a
         master. Raises `ValueError` for the state of another model."""
         if {key.removeprefix("master/") for key in state if key.startswith("master/")} != set(self._weights.masters):
-            raise ValueError("the state's trained tensors are not this model's: other model or other trainable_top_layers")
+            settings = "model.trainable_top_layers or model.vision"
+            raise ValueError(f"the state's trained tensors are not this model's: another model, or another {settings}")
         self._lr = float(state["trainer/lr"])
         self._num_updates = int(state["trainer/num_updates"])
         self.num_skipped, self._num_skipped_in_a_row = state["trainer/num_skipped"].tolist()

@@ -56,7 +56,9 @@ class Trainer:
             self._value_head = ValueHead(policy.hidden_size, lr=self.algorithm.value_lr, device=policy.device)
         self.passes = Passes(policy, self.algorithm, self._value_head, ranks=ranks, max_pack_tokens=config.max_pack_tokens)
         dumps = RunFolder(config.folder).dumps
-        self.optimizer = PolicyOptimizer(learner, policy.weights, self._value_head, ranks=ranks, dumps=dumps)
+        self.optimizer = PolicyOptimizer(
+            learner, policy.weights, self._value_head, ranks=ranks, dumps=dumps, tower_names=policy.tower_names
+        )
         self._reference: dict[str, torch.Tensor] = {}
         if "reference_logprobs" in self.algorithm.needs:
             self.set_reference()
@@ -115,6 +117,7 @@ class Trainer:
         if minibatches:
             self.optimizer.count_update()
         totals.add_packs([item.pack for passes in minibatches for item in passes if not item.idle])
+        of_images = self._count_images(totals)
         totals.add_up(self._ranks)
         totals.add("entropy", batch.left_out_nll, batch.left_out_tokens)
         metrics = {**batch.metrics, **totals.means(default=("kl", "clip_fraction", "importance_weight", "entropy"))}
@@ -124,7 +127,15 @@ class Trainer:
         metrics["grad_norm"] = float(np.mean(norms)) if norms else 0.0
         metrics["lr"] = float(np.mean(lrs)) if lrs else 0.0
         metrics["num_skipped"] = float(self.optimizer.num_skipped)
+        metrics |= {name: totals.sum(name) for name in of_images}
         return metrics | gap.metrics()
+
+    def _count_images(self, totals: Totals) -> list[str]:
+        """Add the uses of kept features of images to ``totals``; returns the names of these metrics."""
+        counts = {} if self.policy.vision is None else self.policy.vision.cache_counts()
+        for name, count in counts.items():
+            totals.add(name, float(count), 0.0)
+        return list(counts)
 
     def minibatches(self, batch: TrainBatch) -> list[list[int]]:
         """Steps of ``batch`` by minibatch: whole groups, shuffled, each in the minibatch that is the smallest by then."""
@@ -159,12 +170,14 @@ class Trainer:
             started = time.perf_counter()
             totals = Totals()
             seen = self.passes.imitate(steps, weight=1.0, totals=totals, name="loss")
+            of_images = self._count_images(totals)
             totals.add_up(self._ranks)
             metrics = totals.means(default=("loss", "entropy"))
             metrics["grad_norm"] = self.optimizer.step(lr, seen)
             metrics |= totals.pack_metrics(steps, seconds=time.perf_counter() - started)
             metrics["num_tokens"] = totals.sum("num_sample_tokens")
             metrics["num_skipped"] = float(self.optimizer.num_skipped)
+            metrics |= {name: totals.sum(name) for name in of_images}
         return metrics
 
     def change_objective(self, lr: float) -> None:

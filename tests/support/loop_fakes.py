@@ -1,6 +1,7 @@
 """Ten-line parts around a `LearnerLoop`: a broker that plays every order at once, a trainer of one number, a sink."""
 
 import random
+import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -262,7 +263,9 @@ class Bench:
                 loop.close()
                 return loop
             self.clock.advance(1.0)
-            assert loop.tick() or loop.finished, f"stuck in {loop.state.phase}"
+            if not loop.tick() and not loop.finished:
+                assert self.trainer.check_screenshot is not None, f"stuck in {loop.state.phase}"
+                time.sleep(0.001)  # Threads of the intake check screenshots.
         raise AssertionError(f"not finished: {loop.state}")
 
 

@@ -207,20 +207,33 @@ def test_two_ranks_train_adapters_to_the_same_merged_weights_as_one(tmp_path: Pa
 
 
 @pytest.mark.release
-def test_two_ranks_train_pictures_to_the_same_weights_as_one(tmp_path: Path) -> None:
-    """The tower is trained too; a group of one rank shows pictures that the other never sees."""
+@pytest.mark.parametrize(("vision", "top_layers"), [("trained", None), ("trained", 1), ("frozen", None), ("frozen", 1)])
+def test_two_ranks_train_pictures_to_the_same_weights_as_one(tmp_path: Path, vision: str, top_layers: int | None) -> None:
+    """A group of one rank shows pictures that the other never sees; then one rank has two pictures and the other text alone; then
+    one has two and the other one."""
     folder = vision_data.save_model(tmp_path / "model")
     found = {}
     for num_ranks in (1, 2):
-        config = make_config(tmp_path, num_ranks=num_ranks, top_layers=None, options={})
-        config = config.model_copy(update={"model": config.model.model_copy(update={"name": str(folder)})})
+        config = make_config(tmp_path, num_ranks=num_ranks, top_layers=top_layers, options={})
+        of_model = {"name": str(folder), "vision": vision}
+        config = config.model_copy(update={"model": config.model.model_copy(update=of_model)})
         RunFolder(config.folder).create(config)
         with trainer_of(config) as trainer:
-            batch = vision_data.make_batch(trainer, vision_data.Screens(folder, config), vision_data.own_model(folder))
-            metrics = trainer.update(batch)
-            found[num_ranks] = metrics, {name: tensor.float().clone() for name, tensor in trainer.trainable_tensors().items()}
-    assert found[2][0]["grad_norm"] == pytest.approx(found[1][0]["grad_norm"], rel=1e-4)
-    assert any(name.startswith("model.visual.") for name in found[1][1])
+            screens = vision_data.Screens(folder, config)
+            batch = vision_data.make_batch(trainer, screens, vision_data.own_model(folder))
+            norms = [trainer.update(batch)["grad_norm"]]
+            first, second, third = (screens.take(seed, vision_data.WIDE) for seed in (1, 2, 3))
+            two = screens.step(first, second, action=[11, 12])
+            text = make_step([5, 6, *range(20, 60)], [7, 8])
+            one = screens.step(third, action=[13, 14, 15], before=(9,))
+            policy = trainer._trainer.policy if num_ranks == 2 else trainer.policy
+            for steps, num_images in (([two, text], [0, 2]), ([two, one], [1, 2])):
+                packs = policy.packs(steps, max_tokens=config.max_pack_tokens)
+                assert sorted(0 if pack.images is None else len(pack.images.refs) for pack in packs) == num_images
+                norms.append(trainer.sft_step(steps, 1e-3)["grad_norm"])
+            found[num_ranks] = norms, {name: tensor.float().clone() for name, tensor in trainer.trainable_tensors().items()}
+    assert found[2][0] == pytest.approx(found[1][0], rel=1e-3)
+    assert any(name.startswith("model.visual.") for name in found[1][1]) == (vision == "trained")
     for name, tensor in found[1][1].items():
         # The first AdamW step is lr * sign(gradient): only entries whose gradient is all rounding may differ.
         assert ((tensor - found[2][1][name]).abs() > 1e-5).float().mean() < 0.02, name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -123,12 +123,14 @@ def _processor(model_type: str) -> Any:
     return getattr(transformers, name)(size=size, patch_size=PATCH)
 
 
-def make_config(folder: Path, tmp_path: Path, *, top_layers: int | None, **learner: Any) -> RunConfig:
+def make_config(
+    folder: Path, tmp_path: Path, *, top_layers: int | None, vision: Literal["frozen", "trained"] = "frozen", **learner: Any
+) -> RunConfig:
     # The log-probs of these batches are made up.
     learner = {"max_logprob_gap": None, "device": "cpu", "optimizer": OptimizerConfig(lr=1e-2), **learner}
     return RunConfig(
         run_dir=str(tmp_path),
-        model=ModelConfig(name=str(folder), dtype="float32", trainable_top_layers=top_layers),
+        model=ModelConfig(name=str(folder), dtype="float32", trainable_top_layers=top_layers, vision=vision),
         learner=LearnerConfig(**learner),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,19 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from computerrl.common.config import LoraConfig, RunConfig
+from computerrl.common.config import LoraConfig, OptimizerConfig, RunConfig
 from computerrl.common.errors import ConfigError, PictureError
 from computerrl.common.messages import ScreenshotRef, Step
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.common.vision.layout import PieceGrid, rope_positions
 from computerrl.common.vision.processor import load_processor
-from computerrl.learner.checkpoints.checkpoint import CheckpointStore
+from computerrl.learner.checkpoints.checkpoint import (
+    Checkpoint,
+    CheckpointStore,
+    newest_checkpoint,
+    read_checkpoint,
+    trainer_state,
+)
 from computerrl.learner.checkpoints.export import export_model
 from computerrl.learner.model.batching import make_packs
 from computerrl.learner.model.policy import Policy, load_policy
@@ -164,8 +171,9 @@ def test_update_of_every_family_gives_transformers_gradients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_type: str
 ) -> None:
     folder = save_model(tmp_path / "model", model_type=model_type)
-    for top_layers, recompute in ((None, "full"), (3, "none")):
-        config = make_config(folder, tmp_path / recompute, top_layers=top_layers, activation_checkpointing=recompute)
+    for top_layers, recompute, vision in ((None, "full", "trained"), (3, "none", "frozen"), (1, "none", "trained")):
+        run = tmp_path / f"{top_layers}-{vision}"
+        config = make_config(folder, run, top_layers=top_layers, vision=vision, activation_checkpointing=recompute)
         check_gradients(config, own_model(folder), monkeypatch)
 
 
@@ -196,11 +204,11 @@ def test_packs_of_text_alone_are_those_of_a_text_model(folder: Path, tmp_path: P
         np.testing.assert_array_equal(found.tokens_N, expected.tokens_N)
 
 
-@pytest.mark.parametrize(("top_layers", "num_again"), [(None, 3), (1, 0)])
+@pytest.mark.parametrize(("vision", "cache_mb", "num_again"), [("trained", 256, 3), ("frozen", 256, 0), ("frozen", 0, 3)])
 def test_shared_picture_is_encoded_once(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, top_layers: int | None, num_again: int
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vision: Any, cache_mb: int, num_again: int
 ) -> None:
-    config = make_config(folder, tmp_path, top_layers=top_layers)
+    config = make_config(folder, tmp_path, top_layers=None, vision=vision, image_cache_mb=cache_mb)
     policy, screens = load_policy(config), Screens(folder, config)
     assert policy.vision is not None
     steps = mixed_steps(screens)
@@ -215,8 +223,11 @@ def test_shared_picture_is_encoded_once(
     packed_logprobs(policy, steps)
     assert len(encoded) == 3
     packed_logprobs(policy, steps)
-    # A frozen tower's results are still there.
+    # A frozen tower's results are still there, where there is room for them.
     assert len(encoded) == 3 + num_again
+    uses = {"image_cache_hits": 3 - num_again, "image_cache_misses": 3 + num_again}
+    assert policy.vision.cache_counts() == ({} if vision == "trained" else uses)
+    assert not any(policy.vision.cache_counts().values())
 
 
 # --- training ----------------------------------------------------------------------------------------------------------
@@ -227,40 +238,82 @@ def test_shared_picture_is_encoded_once(
 def test_update_gradient_is_plain_grpo_of_transformers(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, top_layers: int | None, recompute: str
 ) -> None:
-    config = make_config(folder, tmp_path, top_layers=top_layers, activation_checkpointing=recompute)
+    vision: Any = "trained" if top_layers is None else "frozen"
+    config = make_config(folder, tmp_path, top_layers=top_layers, vision=vision, activation_checkpointing=recompute)
     names = check_gradients(config, own_model(folder), monkeypatch)
     assert any(name.startswith("model.visual.") for name in names) == (top_layers is None)
 
 
-@pytest.mark.parametrize("top_layers", [1, None])
-def test_update_trains_the_tower_only_with_everything(folder: Path, tmp_path: Path, top_layers: int | None) -> None:
-    config = make_config(folder, tmp_path, top_layers=top_layers)
+# Layers of the tower have linear layers of the same names.
+LORA = LoraConfig(rank=2, targets=("q_proj", "up_proj"))
+
+
+@pytest.mark.parametrize("vision", ["frozen", "trained"])
+@pytest.mark.parametrize(
+    ("top_layers", "lora", "trained"),
+    [
+        (1, None, r"model\.language_model\.(layers\.2|norm)\..*"),
+        (None, None, r"model\.language_model\..*|lm_head\.weight"),
+        (None, LORA, r"model\.language_model\.layers\..*\.lora_.*"),
+    ],
+)
+def test_tower_changes_only_where_it_is_trained(
+    folder: Path, tmp_path: Path, top_layers: int | None, lora: LoraConfig | None, trained: str, vision: Any
+) -> None:
+    """In the model, in what is broadcast, in the checkpoint and in the export, bit by bit."""
+    config = make_config(folder, tmp_path, top_layers=top_layers, lora=lora, vision=vision)
+    RunFolder(config.folder).create(config)
     trainer, screens = Trainer(config, load_policy(config)), Screens(folder, config)
     before = {name: p.detach().clone() for name, p in trainer.policy._model.named_parameters()}
-    metrics = trainer.update(make_batch(trainer, screens, own_model(folder)))
-    assert metrics["grad_norm"] > 0
+    batch = make_batch(trainer, screens, own_model(folder))
+    # The first update gives one half of an adapter no gradient, since the other half begins as zero.
+    assert all(trainer.update(batch)["grad_norm"] > 0 for _ in range(2))
     changed = {name for name, p in trainer.policy._model.named_parameters() if not torch.equal(p, before[name])}
     assert changed == set(trainer.policy.weights.compute)
-    if top_layers is None:
-        assert changed == set(before)
-    else:
-        assert all(name.startswith(("model.language_model.layers.2.", "model.language_model.norm.")) for name in changed)
+    of_tower = {name for name in before if name.startswith("model.visual.")}
+    assert of_tower and changed & of_tower == (of_tower if vision == "trained" else set())
+    of_text = changed - of_tower
+    assert of_text == {name for name in before if re.fullmatch(trained, name)}
+    # What receivers of weights and the checkpoint get.
+    sent = trainer.trainable_tensors()
+    assert len(sent) == len(changed & of_tower) + len(of_text) // (1 if lora is None else 2)
+    assert changed & of_tower == of_tower & set(sent)
+    masters = {name.removeprefix("master/") for name in trainer.state_dict() if name.startswith("master/")}
+    assert changed == masters
+    exported = own_model(export_of(config, trainer, tmp_path / "out"))
+    base, own = own_model(folder).get_parameter, trainer.policy._model.get_parameter
+    for name in of_tower:
+        assert torch.equal(exported.get_parameter(name), own(name)), name
+        assert torch.equal(exported.get_parameter(name), base(name)) == (vision == "frozen"), name
+    for name, tensor in sent.items():
+        assert torch.equal(exported.get_parameter(name), tensor), name
 
 
-def test_update_with_adapters_leaves_the_tower_as_it_is(folder: Path, tmp_path: Path) -> None:
-    # Layers of the tower have linear layers of the same names.
-    lora = LoraConfig(rank=2, targets=("q_proj", "up_proj"))
-    config = make_config(folder, tmp_path, top_layers=None, lora=lora)
-    trainer, screens = Trainer(config, load_policy(config)), Screens(folder, config)
-    before = {name: p.detach().clone() for name, p in trainer.policy._model.named_parameters()}
-    trainer.update(make_batch(trainer, screens, own_model(folder)))
-    changed = {name for name, p in trainer.policy._model.named_parameters() if not torch.equal(p, before[name])}
-    assert changed and all(name.startswith("model.language_model.layers.") and "lora_" in name for name in changed)
-    assert len(trainer.policy.weights.compute) == 3 * 2 * 2
+def test_tower_has_a_learning_rate_of_its_own(folder: Path, tmp_path: Path) -> None:
+    moved: dict[float, dict[bool, float]] = {}
+    for factor in (1.0, 0.1):
+        optimizer = OptimizerConfig(lr=1e-2, vision_lr_factor=factor)
+        config = make_config(folder, tmp_path / str(factor), top_layers=None, vision="trained", optimizer=optimizer)
+        trainer, screens = Trainer(config, load_policy(config)), Screens(folder, config)
+        trainer.update(make_batch(trainer, screens, own_model(folder)))
+        base = own_model(folder)
+        found: dict[bool, float] = {True: 0.0, False: 0.0}
+        for name, tensor in trainer.trainable_tensors().items():
+            is_tower = name.startswith("model.visual.")
+            found[is_tower] = max(found[is_tower], float((tensor - base.get_parameter(name)).abs().max()))
+        moved[factor] = found
+    assert moved[0.1][False] == pytest.approx(moved[1.0][False])
+    assert moved[0.1][True] == pytest.approx(0.1 * moved[1.0][True], rel=1e-3)
+
+
+def test_tower_to_train_where_there_is_none_is_refused(tmp_path: Path) -> None:
+    config = make_config(Path("tiny-random"), tmp_path, top_layers=1, vision="trained")
+    with pytest.raises(ConfigError, match=r"(?s)model\.vision.*has no vision tower"):
+        load_policy(config)
 
 
 def test_sft_step_on_pictures_lowers_the_loss(folder: Path, tmp_path: Path) -> None:
-    config = make_config(folder, tmp_path, top_layers=None)
+    config = make_config(folder, tmp_path, top_layers=None, vision="trained")
     trainer, screens = Trainer(config, load_policy(config)), Screens(folder, config)
     # Only the pictures tell the two apart.
     steps = [screens.step(screens.take(1, WIDE), action=[11]), screens.step(screens.take(2, WIDE), action=[12])]
@@ -268,21 +321,70 @@ def test_sft_step_on_pictures_lowers_the_loss(folder: Path, tmp_path: Path) -> N
     assert losses[-1] < np.log(2) / 2 < losses[0]
 
 
-def test_exported_folder_computes_what_the_learner_does(folder: Path, tmp_path: Path) -> None:
-    config = make_config(folder, tmp_path, top_layers=None)
-    run = RunFolder(config.folder)
-    run.create(config)
-    trainer, screens = Trainer(config, load_policy(config)), Screens(folder, config)
-    trainer.update(make_batch(trainer, screens, own_model(folder)))
-    store = CheckpointStore(run.checkpoints, num_kept=1)
+def checkpoint_of(config: RunConfig, trainer: Trainer) -> Checkpoint:
+    """The state of ``trainer`` in the run's folder, read back."""
+    store = CheckpointStore(RunFolder(config.folder).checkpoints, num_kept=1)
     sections, tree = pack_run({"policy_version": 1, "phase": "rl-1", "update": 1}, trainer.state_dict(), {})
     store.save(sections, tree, cursor=1)
     store.close()
-    exported = own_model(export_model(run.folder, tmp_path / "out"))
+    return read_checkpoint(newest_checkpoint(RunFolder(config.folder).checkpoints))
+
+
+def export_of(config: RunConfig, trainer: Trainer, out: Path) -> Path:
+    """The run's folder exists."""
+    checkpoint_of(config, trainer)
+    return export_model(config.folder, out)
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_exported_folder_computes_what_the_learner_does(tmp_path: Path, model_type: str) -> None:
+    folder = save_model(tmp_path / "model", model_type=model_type)
+    config = make_config(folder, tmp_path, top_layers=None, vision="trained")
+    RunFolder(config.folder).create(config)
+    trainer, screens = Trainer(config, load_policy(config)), Screens(folder, config)
+    trainer.update(make_batch(trainer, screens, own_model(folder)))
+    exported = own_model(export_of(config, trainer, tmp_path / "out"))
+    for file in folder.iterdir():
+        if file.name not in ("config.json", "model.safetensors"):
+            assert (tmp_path / "out" / file.name).read_bytes() == file.read_bytes(), file.name
     steps = mixed_steps(screens)[:4]
     for step, logprobs in zip(steps, packed_logprobs(trainer.policy, steps), strict=True):
         torch.testing.assert_close(logprobs, own_logprobs(exported, screens, step).detach(), atol=1e-4, rtol=0)
     load_policy(config.model_copy(update={"model": config.model.model_copy(update={"name": str(tmp_path / "out")})}))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_export_names_tied_embeddings_where_transformers_and_vllm_look(tmp_path: Path, tied: bool) -> None:
+    """vLLM reads the flag of the language model, transformers that of the whole. Folders exist in which they differ."""
+    folder = save_model(tmp_path / "model", model_type="idefics3")
+    tree = json.loads((folder / "config.json").read_text())
+    tree["tie_word_embeddings"], tree["text_config"]["tie_word_embeddings"] = tied, not tied
+    (folder / "config.json").write_text(json.dumps(tree))
+    config = make_config(folder, tmp_path, top_layers=None)
+    RunFolder(config.folder).create(config)
+    export_of(config, Trainer(config, load_policy(config)), tmp_path / "out")
+    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert written["tie_word_embeddings"] == written["text_config"]["tie_word_embeddings"] == tied
+
+
+def test_training_resumed_with_a_trained_tower_is_as_if_never_stopped(folder: Path, tmp_path: Path) -> None:
+    config = make_config(folder, tmp_path, top_layers=1, vision="trained")
+    RunFolder(config.folder).create(config)
+    trainer, screens, model = Trainer(config, load_policy(config)), Screens(folder, config), own_model(folder)
+    batch = make_batch(trainer, screens, model)
+    trainer.update(batch)
+    resumed = Trainer(config, load_policy(config))
+    state = trainer_state(checkpoint_of(config, trainer))
+    resumed.load_state_dict(state)
+    for one in (trainer, resumed):
+        one.update(batch)
+    for name, tensor in trainer.trainable_tensors().items():
+        assert torch.equal(tensor, resumed.trainable_tensors()[name]), name
+    # A checkpoint with a tower is none of a run without one.
+    frozen = config.model_copy(update={"model": config.model.model_copy(update={"vision": "frozen"})})
+    other = Trainer(frozen, load_policy(frozen))
+    with pytest.raises(ValueError, match=r"model\.vision"):
+        other.load_state_dict(state)
 
 
 # --- what is refused ---------------------------------------------------------------------------------------------------
