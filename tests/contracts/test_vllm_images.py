@@ -46,7 +46,7 @@ Asked = tuple[Step, GenerationRequest]
 def export_trained(tmp_path: Path) -> tuple[Path, Any, Screens]:
     """A folder that a learner trained and exported, the learner's policy, and the screens of its run."""
     base = make_folder(tmp_path / "base", "idefics3", text=TEXT, tied=True)
-    config = make_config(base, tmp_path, top_layers=None)
+    config = make_config(base, tmp_path, top_layers=None, vision="trained")
     run = RunFolder(config.folder)
     run.create(config)
     trainer, screens = Trainer(config, load_policy(config)), Screens(base, config)

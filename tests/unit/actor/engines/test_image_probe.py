@@ -38,7 +38,7 @@ def make_engine(folder: Path) -> ThreadedEngine:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_engine_with_an_older_tower_than_the_learners_is_refused(tmp_path: Path, family: str) -> None:
     folder = save_model(tmp_path / "model", model_type=family)
-    policy = load_policy(make_config(folder, tmp_path, top_layers=None))
+    policy = load_policy(make_config(folder, tmp_path, top_layers=None, vision="trained"))
     assert policy.vision is not None
     model: Any = policy.vision.model
     engine = make_engine(folder)
