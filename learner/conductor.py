@@ -142,6 +142,11 @@ class LearnerLoop:
         return self._phase.kind == "done" and self.state.phase == recipe.DONE
 
     @property
+    def is_checking(self) -> bool:
+        """Threads check the screenshots of a group: a tick that had nothing to do will have."""
+        return self._books.intake.is_checking
+
+    @property
     def note(self) -> str:
         """The learner's present work and its progress, for the heartbeat, whose thread reads it."""
         return self._work.note

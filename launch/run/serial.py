@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -101,6 +102,9 @@ class SerialRun:
             return False
         if self._loop.tick() or self._worker.run_episode_once():
             self._num_idle = 0
+            return True
+        if self._loop.is_checking:
+            time.sleep(0.001)
             return True
         self._num_idle += 1
         if self._num_idle >= MAX_IDLE_TURNS:

@@ -127,6 +127,11 @@ class Intake:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     @property
+    def is_checking(self) -> bool:
+        """Whether threads check a group that is not handed over."""
+        return bool(self._checking)
+
+    @property
     def received(self) -> list[TrajectoryGroup]:
         """Groups from the cursor on that came from the broker: those taken, and those that are being checked."""
         return [*self.taken, *(checking.group for checking in self._checking)]
