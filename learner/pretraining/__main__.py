@@ -8,12 +8,13 @@ import json
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 
 from computerrl.common.models.folder import cache_folder
 from computerrl.learner.model_store import ensure_model
 from computerrl.learner.pretraining.labels import Vocabulary
 from computerrl.learner.pretraining.places import Reader, train_places
-from computerrl.learner.pretraining.tower import Eyes, Schedule, train_tower
+from computerrl.learner.pretraining.tower import Eyes, Schedule, is_for_training_alone, train_tower
 from computerrl.learner.tiny_vision import WEIGHTS_FILE
 
 
@@ -31,9 +32,9 @@ def main() -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     language_model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
     eyes = Eyes(language_model.config.to_dict())
-    started = torch.load(arguments.start, weights_only=True, map_location="cpu") if arguments.start else {}
+    started = load_file(arguments.start) if arguments.start else {}
     if started:
-        eyes.load_state_dict(started["eyes"])
+        eyes.take(started)
     fonts = arguments.fonts or next((cache_folder() / "images").glob("core-*/usr/share/fonts/truetype/liberation"))
     schedule = Schedule(arguments.steps, arguments.batch, arguments.lr, arguments.seed, arguments.device)
     if arguments.stage == "labels":
@@ -45,12 +46,11 @@ def main() -> None:
             vocabulary=Vocabulary(tokenizer),
             fonts=fonts,
             say=_say,
-            keep=lambda: torch.save({"eyes": eyes.state_dict()}, arguments.out),
+            keep=lambda: save_file(eyes.state_dict(), arguments.out),
         )
         return
     reader = Reader(language_model, eyes)
-    if "changes" in started:
-        reader.changes.load_state_dict(started["changes"], strict=False)
+    reader.take(started)
     train_places(
         reader,
         schedule,
@@ -59,16 +59,16 @@ def main() -> None:
         eyes_lr=arguments.lr / 3,
         max_questions=arguments.questions,
         say=_say,
-        keep=lambda: torch.save(
-            {"eyes": eyes.state_dict(), "changes": reader.changes_only(), "weights": reader.state()}, arguments.out
-        ),
+        keep=lambda: save_file(reader.state(), arguments.out),
     )
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m computerrl.learner.pretraining", description=__doc__)
     parser.add_argument("stage", choices=["labels", "places", "pack"])
-    parser.add_argument("--start", type=Path, help="result of an earlier stage, or of an earlier part of this one")
+    parser.add_argument(
+        "--start", type=Path, help="result of an earlier stage or an earlier part of this one, or the package's file"
+    )
     parser.add_argument("--out", type=Path, help="where to write the result")
     parser.add_argument("--steps", type=int, default=6000, help="how long to train")
     parser.add_argument("--batch", type=int, default=6, help="pages of a step")
@@ -82,11 +82,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _pack(start: Path) -> None:
-    """Write the package's file from the result of the second stage."""
-    from safetensors.torch import save_file
-
-    weights = torch.load(start, weights_only=True, map_location="cpu")["weights"]
-    save_file({name: tensor.to(torch.bfloat16).contiguous() for name, tensor in weights.items()}, WEIGHTS_FILE)
+    """Write the package's file from the result of a stage."""
+    kept = {name: tensor.to(torch.bfloat16) for name, tensor in load_file(start).items() if not is_for_training_alone(name)}
+    save_file(kept, WEIGHTS_FILE)
     digest = hashlib.sha256(WEIGHTS_FILE.read_bytes()).hexdigest()
     print(json.dumps({"file": WEIGHTS_FILE.name, "bytes": WEIGHTS_FILE.stat().st_size, "sha256": digest}))
 

@@ -16,7 +16,7 @@ import math
 import random
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,16 @@ import torch.nn.functional as F
 
 from computerrl.learner.pretraining.labels import CELLS, pixels
 from computerrl.learner.pretraining.pages import HEIGHT, WIDTH, Fonts, Item, Page, draw_page
-from computerrl.learner.pretraining.tower import HELD_OUT_SEED, SAY_STEPS, Eyes, Say, Schedule, make_optimizer, set_lr
+from computerrl.learner.pretraining.tower import (
+    HELD_OUT_SEED,
+    SAY_STEPS,
+    Eyes,
+    Say,
+    Schedule,
+    is_for_training_alone,
+    make_optimizer,
+    set_lr,
+)
 from computerrl.learner.tiny_vision import AROUND_IMAGE, IMAGE_TOKEN, LORA_SCALE, WHOLE_IMAGE
 
 RANK = 8
@@ -185,18 +194,23 @@ class Reader(torch.nn.Module):
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.language_model.lm_head(hidden).float()
 
-    def changes_only(self) -> dict[str, torch.Tensor]:
-        """State of the low-rank changes, without the weights that they change."""
-        return {name: tensor for name, tensor in self.changes.state_dict().items() if ".base." not in name}
+    def take(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Low-rank changes among ``tensors``, if there are any."""
+        with torch.no_grad():
+            for name, parameter in self._changes():
+                if name in tensors:
+                    parameter.copy_(tensors[name])
 
     def state(self) -> dict[str, torch.Tensor]:
         """Names and tensors of `learner.tiny_vision.WEIGHTS_FILE`."""
-        tensors = {name: tensor for name, tensor in self.eyes.state_dict().items() if not name.startswith("place.")}
+        tensors = {name: tensor for name, tensor in self.eyes.state_dict().items() if not is_for_training_alone(name)}
+        return tensors | {name: parameter.detach() for name, parameter in self._changes()}
+
+    def _changes(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         for name, lora in self.changes.items():
             number, _, part = name.partition("-")
             for end in "AB":
-                tensors[f"model.layers.{number}.self_attn.{part}.lora_{end}"] = getattr(lora, end).detach()
-        return tensors
+                yield f"model.layers.{number}.self_attn.{part}.lora_{end}", getattr(lora, end)
 
 
 class Questions(torch.utils.data.IterableDataset[Batch]):
@@ -249,7 +263,7 @@ def train_places(
         if (step + 1) % (SAY_STEPS // 5) == 0 or step + 1 == schedule.steps:
             say(f"{schedule.progress(step, began)}: {num_questions} questions, loss of first digits {first:.3f}")
             keep()
-    hits, asked_for = measured(reader, tokenizer, fonts, num_pages=60, device=schedule.device)
+    hits, asked_for = measured(reader, tokenizer, fonts, num_pages=20, device=schedule.device)
     say(f"end, {num_questions} questions: {hits} of {asked_for} named things of held-out pages are hit")
 
 

@@ -12,7 +12,7 @@ import itertools
 import math
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,11 +61,22 @@ class Eyes(torch.nn.Module):
             elif isinstance(module, torch.nn.Embedding):
                 torch.nn.init.normal_(module.weight, std=0.02)
 
+    def take(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Values of ``tensors``, which may lack the head for training and hold more. Raises `RuntimeError`."""
+        own = {name: tensor for name, tensor in tensors.items() if name in self.state_dict()}
+        own |= {name: tensor for name, tensor in self.state_dict().items() if is_for_training_alone(name) and name not in own}
+        self.load_state_dict(own)
+
     def forward(self, pixels_B3HW: torch.Tensor) -> torch.Tensor:
         """[B, C, E]."""
         patches = SIDE // PATCH
         mask = torch.ones(len(pixels_B3HW), patches, patches, dtype=torch.bool, device=pixels_B3HW.device)
         return self.connector(self.vision_model(pixel_values=pixels_B3HW, patch_attention_mask=mask).last_hidden_state)
+
+
+def is_for_training_alone(name: str) -> bool:
+    """Does the tensor ``name`` of `Eyes` belong to the head that `tiny-vision` does without?"""
+    return name.startswith("place.")
 
 
 @dataclass(frozen=True, slots=True)

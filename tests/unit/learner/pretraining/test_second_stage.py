@@ -21,12 +21,16 @@ from computerrl.learner.tiny_vision import SIDE, save_tiny_vision
 ITEM = Item((0, 0, 1, 1), ("button",))
 
 
-@pytest.fixture(scope="module")
-def reader() -> Reader:
+def language_model() -> Any:
     import transformers
 
+    return transformers.AutoModelForCausalLM.from_pretrained(ensure_model("tiny-random"), dtype=torch.float32)
+
+
+@pytest.fixture(scope="module")
+def reader() -> Reader:
     torch.manual_seed(3)
-    model = transformers.AutoModelForCausalLM.from_pretrained(ensure_model("tiny-random"), dtype=torch.float32)
+    model = language_model()
     made = Reader(model, Eyes(model.config.to_dict())).eval()
     with torch.no_grad():
         for parameter in filter(lambda one: one.requires_grad, made.parameters()):
@@ -75,6 +79,11 @@ def test_saved_model_computes_what_was_trained(reader: Reader, tmp_path: Path) -
     with torch.no_grad():
         found = saved(input_ids=batch.tokens, **shown).logits[batch.targets >= 0]
     torch.testing.assert_close(found, expected, atol=5e-2, rtol=2e-2)
+    # Training goes on where the file ends.
+    again = Reader(language_model(), Eyes(language_model().config.to_dict())).eval()
+    again.eyes.take(reader.state())
+    again.take(reader.state())
+    assert torch.equal(answer_logits(again, [(image(1), [one])]), expected)
     # Without the low-rank changes it is another model.
     plain = copy.deepcopy(reader)
     for lora in plain.changes.values():
