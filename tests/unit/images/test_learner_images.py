@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -115,7 +116,8 @@ def test_images_that_are_nowhere_poison_their_trajectories_alone(bench: Bench) -
 def test_learner_whose_kept_images_are_gone_does_not_go_on_without_them(bench: Bench) -> None:
     loop = bench.start()
     while not bench.broker.forgotten:
-        assert loop.tick()
+        if not loop.tick():
+            time.sleep(0.01)  # threads check the images
     bench.checkpoints.wait()
     shutil.rmtree(bench.folder.images)
     with pytest.raises(ResumeError, match=r"images of the episodes .* are not in"):

@@ -33,7 +33,7 @@ def test_targets_become_pixels(text: str, expected: dict[str, Any]) -> None:
     [
         ("click(9)", "9"),
         ("click(800, 0)", "not on the screen"),
-        ("drag_pixels([1, 2])", "a path is"),
+        ("drag_pixels([1, 2, 3])", "a path is"),
         ('click("a", 3)', "no pixel"),
     ],
 )

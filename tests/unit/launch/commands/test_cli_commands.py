@@ -300,7 +300,7 @@ def test_current_folder_that_was_removed_is_named(tmp_path: Path) -> None:
 
 
 def test_output_to_a_full_disk_is_named(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: str) -> int:
+    def refuse(_: str, *, from_pixels: bool) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("computerrl.launch.commands.tasks.list_families", refuse)
