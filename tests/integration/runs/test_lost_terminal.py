@@ -42,8 +42,8 @@ def train(folder: Path, config: str, *words: str, terminal: BinaryIO, nohup: boo
 
     def prepare() -> None:
         fcntl.ioctl(1, termios.TIOCSCTTY, 0)
-        if nohup:
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        # The tests themselves may have been started with nohup.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if nohup else signal.SIG_DFL)
 
     command = [sys.executable, "-m", "computerrl", "train", str(ROOT / "configs" / f"{config}.yaml"), *words]
     with terminal:
