@@ -1,8 +1,8 @@
-"""The built-in model `tiny-vision`: SmolLM2-135M in the body of Idefics3 (arXiv 2408.12637), behind a small vision tower.
+"""The model `tiny-vision`: SmolLM2-135M in the body of Idefics3 (arXiv 2408.12637), behind a small vision tower.
 
-`tiny_vision.safetensors` holds what was trained: the tower, the connector, and low-rank changes (LoRA, arXiv 2106.09685) of the
-language model's attention that teach it to say where a thing lies. `learner.pretraining` made it. Everything else is
-SmolLM2's own: three special tokens that it never used mark images.
+`tiny_vision.safetensors` holds what was trained: tower and connector, and, after the second stage, low-rank changes (LoRA, arXiv
+2106.09685) of the language model's attention that teach it to say where a thing lies. `learner.pretraining` made it. Everything
+else is SmolLM2's own: three special tokens that it never used mark images.
 """
 
 from __future__ import annotations
