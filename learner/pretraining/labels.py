@@ -23,10 +23,14 @@ _MAX_ITEMS = 3
 """Things that one cell is labelled with."""
 _NOTHING = "\n"
 """The word of an empty cell."""
-_KINDS = (
+_KINDS_TEXT = (
     "small large circle rectangle triangle shape digit letter button text box input textarea radio check x Close tab Tab # link"
-    " instruction Click Me! Submit Reset"
+    " instruction"
 )
+_KINDS = frozenset(_KINDS_TEXT.split())
+"""Words for what a thing is."""
+_SAID_WEIGHT = 3.0
+"""Share of a word that a thing says, by that of a word for what it is: kinds are learned in minutes, reading takes hours."""
 
 
 class Vocabulary:
@@ -37,7 +41,7 @@ class Vocabulary:
         self._tokenizer = tokenizer
         self._of: dict[str, list[int]] = {}
         cased = {form for word in [*words.WORDS, *words.LOREM] for form in (word, word.lower(), word.capitalize(), word.upper())}
-        known = {*cased, *words.COLORS, *words.LETTERS, *"0123456789", *_KINDS.split(), _NOTHING}
+        known = {*cased, *words.COLORS, *words.LETTERS, *"0123456789", *_KINDS, "Click", "Me!", _NOTHING}
         self.tokens = sorted({token for word in known for token in self._tokens(word)})
         """Ids of the language model."""
         self._index = {token: index for index, token in enumerate(self.tokens)}
@@ -88,10 +92,11 @@ def cell_labels(page: Page, vocabulary: Vocabulary) -> CellLabels:
         shown = [(page.items[i], float(cover_I[i])) for i in np.argsort(-cover_I, kind="stable")[:_MAX_ITEMS] if cover_I[i] > 0.1]
         found: dict[int, float] = {}
         for item, cover in shown:
-            for word in item.words:
+            weights = [1.0 if word in _KINDS else _SAID_WEIGHT for word in item.words]
+            for word, weight in zip(item.words, weights, strict=True):
                 entries = vocabulary.of(word)
                 for entry in entries:
-                    found[entry] = found.get(entry, 0.0) + cover / len(item.words) / len(entries)
+                    found[entry] = found.get(entry, 0.0) + cover * weight / sum(weights) / len(entries)
         if not found:
             found = dict.fromkeys(vocabulary.of(_NOTHING), 1.0)
         best = sorted(found.items(), key=lambda one: -one[1])[:MAX_WORDS]
