@@ -21,7 +21,7 @@ from computerrl.actor.engines.base import GenerationRequest
 from computerrl.common.errors import EngineFailed
 from computerrl.common.vision.layout import PieceGrid, rope_positions
 from computerrl.common.vision.processor import ImageProcessor
-from computerrl.common.vision.tower import Features, Tower, joined
+from computerrl.common.vision.tower import Features, Tower, joined, tower_parameters
 
 MAX_FEATURE_BYTES = 256 * 2**20
 """Maximum memory for features of images, beside those of requests whose prompts are being computed."""
@@ -56,6 +56,7 @@ class EngineImages:
 
     def __init__(self, model: Any, processor: ImageProcessor) -> None:
         self._tower = Tower(model)
+        self._tower_names = tower_parameters(model)
         self.has_rope_grid = processor.arrangement == "grid"
         """Whether rotary positions have three rows."""
         self._image_token = processor.image_token
@@ -121,10 +122,11 @@ class EngineImages:
             self._kept_bytes -= self._kept.popitem(last=False)[1].nbytes
         return features_of_all
 
-    def forget(self) -> None:
-        """The tower has changed: keep no features of the old one."""
-        self._kept.clear()
-        self._kept_bytes = 0
+    def forget_changed(self, names: Iterable[str]) -> None:
+        """The named tensors have changed: keep no features of an older tower."""
+        if not self._tower_names.isdisjoint(names):
+            self._kept.clear()
+            self._kept_bytes = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +143,3 @@ def pieces_between(images: RequestImages, begin: int, end: int) -> tuple[np.ndar
     """Offsets from ``begin`` of the pieces among tokens ``begin`` to ``end``, and their rows in the features."""
     first, last = np.searchsorted(images.at_I, [begin, end])
     return images.at_I[first:last] - begin, slice(int(first), int(last))
-
-
-def is_of_tower(names: Iterable[str]) -> bool:
-    """Whether one of the named tensors belongs to a vision tower or its connector."""
-    return any(part in name for name in names for part in ("visual.", "vision_model.", "connector."))

@@ -28,7 +28,7 @@ import torch
 from computerrl.actor.engines.base import NO_VERSION, GenerationRequest, RequestImage
 from computerrl.actor.engines.decoders import Decoder, HFDecoder
 from computerrl.actor.engines.drafts import Drafts
-from computerrl.actor.engines.images import EngineImages, is_of_tower
+from computerrl.actor.engines.images import EngineImages
 from computerrl.actor.engines.kv_cache import MIN_SHARED_TOKENS, KVCache, common_prefix
 from computerrl.actor.engines.llama import LlamaDecoder, LlamaModel
 from computerrl.actor.engines.memo import Memo, context_key, longer_key
@@ -287,8 +287,8 @@ class TransformersCore:
         self._version = version
         self._cache.forget_stored()
         self._memo.forget()
-        if self._images is not None and is_of_tower(tensors):
-            self._images.forget()
+        if self._images is not None:
+            self._images.forget_changed(tensors)
         for running in self._running.values():
             running.is_mixed = True
         for running in self._prefilling:

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from computerrl.learner.pretraining.labels import CELLS, MAX_WORDS, Vocabulary, cell_labels, pixels, stacked
+from computerrl.learner.pretraining.labels import Vocabulary, cell_labels, pixels, stacked
 from computerrl.learner.pretraining.pages import Fonts, draw_page
 from computerrl.learner.tiny_vision import PATCH, SIDE, model_config
 
@@ -223,6 +223,3 @@ def set_lr(optimizer: torch.optim.Optimizer, share: float) -> None:
     """``share`` of each group's peak."""
     for group in optimizer.param_groups:
         group["lr"] = group["peak"] * share
-
-
-__all__ = ["CELLS", "MAX_WORDS", "Eyes", "Pages", "Schedule", "train_tower"]

@@ -20,7 +20,6 @@ import torch
 from msgspec.structs import replace
 
 from computerrl.actor.engines.base import Completion, GenerationRequest, RequestImage
-from computerrl.actor.engines.images import is_of_tower
 from computerrl.common.errors import EngineFailed, WeightError
 from computerrl.common.messages import ScreenshotRef, Step
 from computerrl.common.run_files.run_folder import RunFolder
@@ -128,7 +127,7 @@ class Subject:
         changed = {}
         own = dict(self.model.named_parameters())
         for name, parameter in self.policy.vision.model.named_parameters():
-            of_tower, of_head = is_of_tower([name]), name == EMBEDDING
+            of_tower, of_head = name in self.policy.tower_names, name == EMBEDDING
             if part == "all" or (of_tower if part == "tower" else of_head if part == "head" else not of_tower):
                 # More than the scale, which norms take away again.
                 noise = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(len(name)))
@@ -218,7 +217,7 @@ if VARIABLE in os.environ:
 
     def test_engine_with_an_older_tower_than_the_learners_is_refused(subject: Subject) -> None:
         tensors = subject.first | subject.change("tower")
-        text = {name: tensor for name, tensor in tensors.items() if not is_of_tower([name])}
+        text = {name: tensor for name, tensor in tensors.items() if name not in subject.policy.tower_names}
         with pytest.raises(WeightError, match="probe log-probs differ"):
             subject.load(text)
         with pytest.raises(EngineFailed):

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from computerrl.actor.engines.images import is_of_tower
 from computerrl.actor.engines.threaded import ThreadedEngine
 from computerrl.actor.engines.transformers_engine import make_transformers_engine
 from computerrl.common.errors import WeightError
@@ -48,10 +47,10 @@ def test_engine_with_an_older_tower_than_the_learners_is_refused(tmp_path: Path,
         engine.load(1, {}, expected_probe=policy.probe_logprobs())
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                if is_of_tower([name]):
+                if name in policy.tower_names:
                     parameter.mul_(1.5)
         tensors = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-        text = {name: tensor for name, tensor in tensors.items() if not is_of_tower([name])}
+        text = {name: tensor for name, tensor in tensors.items() if name not in policy.tower_names}
         assert len(text) < len(tensors)
         with pytest.raises(WeightError, match="probe log-probs differ"):
             engine.load(2, text, expected_probe=policy.probe_logprobs())
