@@ -26,9 +26,9 @@ PROCESS_MB = {
 """Resident memory of each kind of process without its model: interpreter, libraries, buffers (measured, rounded up)."""
 VLLM_CACHE_MB = 512
 """Of the keys and values that a second vLLM engine in a process keeps on a CPU; the first one's are counted above."""
-BUILT_IN_PARAMETERS = {"smollm2-135m": (135_000_000, 30), "tiny-random": (4_000_000, 2)}
+BUILT_IN_PARAMETERS = {"smollm2-135m": (135_000_000, 30), "tiny-vision": (138_000_000, 30), "tiny-random": (4_000_000, 2)}
 """Parameters and layers of models that may not have been made yet."""
-BUILT_IN_HEADS = {"smollm2-135m": 49_152 * 576, "tiny-random": 49_152 * 16}
+BUILT_IN_HEADS = {"smollm2-135m": 49_152 * 576, "tiny-vision": 49_152 * 576, "tiny-random": 49_152 * 16}
 """Numbers of their output matrices."""
 
 Recomputation = Literal["none", "full"]

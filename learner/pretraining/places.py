@@ -5,7 +5,8 @@ The questions about one page stand beside each other and see the page's tokens a
     [image] Task: Find "Submit".  Action: click(412, 230)
             Task: Find the red box.  Action: click(071, 655)
 
-Tower and connector are trained further. Coordinates as in the prompt format compact_vision.
+Tower and connector may be trained further. They need not be: as the first stage names things by word embeddings, what is learned
+here also serves eyes that have meanwhile learned to read more words. Coordinates as in the prompt format compact_vision.
 
 Shape legend: B pages of a batch, T tokens of the longest page with its questions, E hidden size.
 """
@@ -238,12 +239,13 @@ def train_places(
     say: Say,
     keep: Callable[[], None],
 ) -> None:
-    """The second stage, in place; see `train_tower`."""
+    """The second stage, in place; see `train_tower`. ``eyes_lr``: peak learning rate of the eyes; 0: they stay as they are."""
     torch.manual_seed(schedule.seed)
     data = Questions(tokenizer, fonts, batch=schedule.batch, max_questions=max_questions, seed=schedule.seed)
     batches = iter(torch.utils.data.DataLoader(data, batch_size=None, num_workers=1 if schedule.device == "cpu" else 12))
     reader.to(schedule.device).train()
-    optimizer = make_optimizer([(reader.changes, schedule.lr), (reader.eyes, eyes_lr)])
+    reader.eyes.requires_grad_(eyes_lr > 0)
+    optimizer = make_optimizer([(part, lr) for part, lr in ((reader.changes, schedule.lr), (reader.eyes, eyes_lr)) if lr])
     trained = [parameter for parameter in reader.parameters() if parameter.requires_grad]
     began, num_questions, first = time.monotonic(), 0, 0.0
     for step in range(schedule.steps):

@@ -101,7 +101,8 @@ def _points(element: Element, elements: Sequence[Element], grid: Grid, rng: rand
             for _ in range(_TRIES):
                 yield rng.randrange(*x), rng.randrange(*y)
             yield (part.left + part.right) // 2, (part.top + part.bottom) // 2
-    yield element.x, element.y
+    if 0 <= element.x < grid.width and 0 <= element.y < grid.height:
+        yield element.x, element.y
 
 
 def _inner(low: int, high: int) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from computerrl.common.errors import ConfigError, SetupError
 from computerrl.common.models.folder import BUILT_IN_MODELS, check_model_folder, is_model_folder, model_folder
 from computerrl.learner import model_store
 from computerrl.learner.model_store import ensure_model
+from computerrl.learner.tiny_vision import WEIGHTS_FILE
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +72,17 @@ def test_made_model_that_computes_nonsense_gets_no_folder(tiny: Path, tmp_path: 
 
 def test_model_folder_built_in_names_lie_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMPUTERRL_CACHE", str(tmp_path))
-    assert [model_folder(name) for name in BUILT_IN_MODELS] == [tmp_path / "models" / name for name in BUILT_IN_MODELS]
+    for name in BUILT_IN_MODELS:
+        assert model_folder(name).parent == tmp_path / "models"
+        assert model_folder(name).name.startswith(name)
+        assert model_folder(name, tmp_path / "other").parent == tmp_path / "other" / "models"
     assert model_folder("some/where") == Path("some/where")
+
+
+def test_model_with_weights_of_the_package_is_named_by_their_hash() -> None:
+    """A folder that an older version of the package left in a cache is not taken for today's."""
+    digest = hashlib.sha256(WEIGHTS_FILE.read_bytes()).hexdigest()
+    assert model_folder("tiny-vision").name == f"tiny-vision-{digest[:8]}"
 
 
 @pytest.mark.parametrize(

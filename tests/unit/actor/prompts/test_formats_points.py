@@ -86,6 +86,12 @@ def test_element_without_a_visible_point_is_unsayable() -> None:
     assert caught.value.reason == "no_visible_point"
 
 
+def test_element_with_its_centre_off_the_screen_and_its_visible_part_covered_is_unsayable() -> None:
+    elements = [element(1, (0, 542, 1, 116)), element(2, (0, 541, 1, 58))]
+    with pytest.raises(Unsayable, match="no point of the push-button 1 is visible"):
+        make_aim(elements, GRID, seed="")(elements[0])
+
+
 def test_element_at_the_very_same_place_is_as_good() -> None:
     twins = [element(1, (100, 200, 80, 40), role="link"), element(2, (100, 200, 80, 40), role="image")]
     assert all(Box.of(twins[1]).holds(Box(x, y, x + 1, y + 1)) for x, y in points(twins[::-1]))
