@@ -9,10 +9,13 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from computerrl.common.config import RunConfig
+from computerrl.common.errors import PictureError
 from computerrl.common.models.folder import BUILT_IN_MODELS, model_folder
+from computerrl.common.vision.memory import Kept, TowerShape, tower_shape
 
 PROCESS_MB = {
     "broker": 150,
@@ -114,9 +117,16 @@ def _head_bytes(config: RunConfig) -> int:
 def _sizes(config: RunConfig) -> tuple[int, float, int]:
     """(parameters, trained ones among them, layers)."""
     num_parameters, num_layers = model_size(config.model.name) if config.actor.endpoint is None else (0, 1)
-    top = config.model.trainable_top_layers
-    trained = num_parameters if top is None else num_parameters * min(1.0, top / max(1, num_layers))
-    return num_parameters, trained, num_layers
+    top, of_tower = config.model.trainable_top_layers, _tower_parameters(config)
+    of_text = num_parameters - of_tower
+    trained = of_text if top is None else of_text * min(1.0, top / max(1, num_layers))
+    return num_parameters, trained + (of_tower if config.model.vision == "trained" else 0), num_layers
+
+
+def _tower_parameters(config: RunConfig) -> int:
+    """Of the vision tower; 0 where there is none, or none that is known."""
+    tower = None if config.actor.endpoint is not None else tower_shape(_config_tree(model_folder(config.model.name)))
+    return 0 if tower is None else tower.num_parameters
 
 
 def learner_mb(config: RunConfig, recomputation: Recomputation) -> int:
@@ -130,7 +140,57 @@ def learner_mb(config: RunConfig, recomputation: Recomputation) -> int:
     widths = _KEPT_WIDTHS[recomputation if wanted == "auto" else wanted]
     kept = _activation_bytes(config, num_parameters, num_layers, kept_widths=widths)
     num_bytes = num_parameters * compute_bytes + _head_bytes(config) + trained * trained_bytes / config.learner.num_ranks + kept
-    return PROCESS_MB["learner"] + int(num_bytes / 2**20)
+    images = image_plan(config, recomputation)
+    return PROCESS_MB["learner"] + int(num_bytes / 2**20) + (images.learner_mb if images is not None else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePlan:
+    """What the images of a run take."""
+
+    num_tokens: int
+    """Of one screen."""
+    tower: TowerShape
+    num_in_pack: int
+    """Different screens that fit into a pack."""
+    pass_mb: int
+    """What the learner's tower takes at work: for one pass while it is frozen, for all screens of a pack when it is trained."""
+    features_mb: int
+    """Features that the learner keeps while the tower is frozen, at most."""
+
+    @property
+    def learner_mb(self) -> int:
+        """Of a learner's rank, beside the model."""
+        return self.pass_mb + self.features_mb
+
+
+def image_plan(config: RunConfig, recomputation: Recomputation) -> ImagePlan | None:
+    """None where prompts show no images, where the model has no tower that is known here, where its folder is not there yet, and
+    for a screen that it does not take (another check reports it).
+
+    Raises `ConfigError` for a folder without an image processor."""
+    folder = model_folder(config.model.name)
+    tower = tower_shape(_config_tree(folder)) if config.actor.prompt.shows_images else None
+    if tower is None:
+        return None
+    from computerrl.common.vision.processor import load_processor
+
+    try:
+        num_tokens = load_processor(folder).layout(config.desktop.screen_width, config.desktop.screen_height).num_pieces
+    except PictureError:
+        return None
+    num_in_pack = max(1, config.max_pack_tokens // num_tokens)
+    element_bytes, wanted = _compute_bytes(config), config.learner.activation_checkpointing
+    patches = num_tokens * tower.patches_per_token
+    if config.model.vision == "frozen":
+        kept: Kept = "nothing"
+        num_at_once = min(config.learner.images_per_pass, num_in_pack)
+    else:
+        recomputed = (recomputation if wanted == "auto" else wanted) == "full"
+        num_at_once, kept = num_in_pack, "inputs" if recomputed else "everything"
+    num_bytes = tower.pass_bytes(num_at_once * patches, kept=kept, element_bytes=element_bytes)
+    features_mb = config.learner.image_cache_mb if config.model.vision == "frozen" else 0
+    return ImagePlan(num_tokens, tower, num_in_pack, num_bytes >> 20, features_mb)
 
 
 def engine_mb(config: RunConfig) -> int:
@@ -160,10 +220,11 @@ def _sampling_parts(config: RunConfig, engine_mb: int) -> list[tuple[str, int, i
 
 def _activation_bytes(config: RunConfig, num_parameters: int, num_layers: int, *, kept_widths: float) -> float:
     """Of one pack, estimated."""
-    top = config.model.trainable_top_layers
+    # Gradients of a tower pass all layers.
+    top = None if config.model.vision == "trained" else config.model.trainable_top_layers
     layers = num_layers if top is None else min(top, num_layers)
     # A layer of a transformer has about 12 times the square of its width.
-    width = (num_parameters / (12 * max(1, num_layers))) ** 0.5
+    width = ((num_parameters - _tower_parameters(config)) / (12 * max(1, num_layers))) ** 0.5
     return config.max_pack_tokens * width * kept_widths * _compute_bytes(config) * layers
 
 
@@ -173,7 +234,7 @@ def model_size(name: str) -> tuple[int, int]:
         return BUILT_IN_PARAMETERS[name]
     folder = model_folder(name)
     try:
-        tree = json.loads((folder / "config.json").read_text())
+        tree = _config_tree(folder)
         num_bytes = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
         element_bytes = 4 if (tree.get("dtype") or tree.get("torch_dtype")) == "float32" else 2
         # A model that takes pictures has its language model's sizes in a tree of their own.
@@ -187,8 +248,17 @@ def _head_numbers(name: str) -> int:
     if name in BUILT_IN_MODELS:
         return BUILT_IN_HEADS[name]
     try:
-        tree = json.loads((model_folder(name) / "config.json").read_text())
+        tree = _config_tree(model_folder(name))
         text = tree.get("text_config") or tree
         return int(text["vocab_size"]) * int(text["hidden_size"])
     except (OSError, ValueError, AttributeError, TypeError, KeyError):
         return 0
+
+
+def _config_tree(folder: Path) -> dict[str, Any]:
+    """config.json in ``folder``; empty where there is none that can be read (another check reports it)."""
+    try:
+        tree = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return tree if isinstance(tree, dict) else {}

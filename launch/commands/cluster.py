@@ -39,8 +39,12 @@ def plan(config: Path, overrides: tuple[str, ...], *, site: str | None, print_co
 
 def show_plan(made: ClusterPlan) -> None:
     """Print the processes, the job's script, and the desktops that would be idle."""
+    from computerrl.launch.plan.resources import describe_images
+
     show_processes(made)
     click.echo(_choice(made))
+    if images := describe_images(made.config, keeps_activations=not made.layout.learner_has_gpus):
+        click.echo(images)
     click.echo(f"\n# job\n{made.script}", nl=False)
     show_idle(made)
 

@@ -104,7 +104,7 @@ def _dry_run(config: RunConfig, *, path: Path, resume: bool) -> None:
     """Print the processes of ``config`` and their memory. Raises the errors that `train` would raise."""
     click.echo(f"# processes of {path}")
     from computerrl.launch.plan.machine import inspect_machine
-    from computerrl.launch.plan.resources import describe_choice, plan_memory
+    from computerrl.launch.plan.resources import describe_choice, describe_images, plan_memory
     from computerrl.launch.plan.run_names import find_resumable
     from computerrl.launch.run.local import plan_for
     from computerrl.launch.run.preflight import run_preflight
@@ -123,6 +123,8 @@ def _dry_run(config: RunConfig, *, path: Path, resume: bool) -> None:
     for what, count, each_mb in memory.parts:
         click.echo(f"{what:22} {count} x {each_mb} MiB")
     click.echo(describe_choice(config, memory.choice))
+    if images := describe_images(config, keeps_activations=memory.choice is not None and memory.choice.recomputation == "none"):
+        click.echo(images)
     click.echo("# checks")
     run_preflight(config)
     click.echo("all passed: without --dry-run, this command starts the run")

@@ -11,6 +11,7 @@ from computerrl.common.memory_plan import (
     Choice,
     choose_recomputation,
     engine_mb,
+    image_plan,
     learner_mb,
     memory_parts,
     ranks_per_node,
@@ -57,6 +58,21 @@ def role_resources(config: RunConfig, *, learner_has_gpus: bool = False) -> dict
         role: Resources(num_cores, math.ceil(memory_mb * cluster.memory_margin), num_gpus)
         for role, (num_cores, memory_mb, num_gpus) in found.items()
     }
+
+
+def describe_images(config: RunConfig, *, keeps_activations: bool) -> str:
+    """One line about what images take; empty where prompts show none, or nothing is known of the model yet."""
+    plan = image_plan(config, "none" if keeps_activations else "full")
+    if plan is None:
+        return ""
+    size, millions = f"{config.desktop.screen_width} x {config.desktop.screen_height}", plan.tower.num_parameters / 1e6
+    parts = [
+        f"images: a screen of {size} is {plan.num_tokens} tokens, {plan.num_in_pack} of them fit into a pack",
+        f"the {config.model.vision} vision tower ({millions:.0f} million parameters) takes {plan.pass_mb} MiB",
+    ]
+    if plan.features_mb:
+        parts.append(f"its features {plan.features_mb} MiB at most")
+    return "; ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,20 @@
 """The second stage: the language model learns to say where a named thing lies, by low-rank changes of its attention (LoRA).
 
-The questions about one page stand beside each other and see the page's tokens and their own, so that a page is computed once:
+The questions about one page see the page's tokens and their own, so that a page is computed once:
 
     [image] Task: Find "Submit".  Action: click(412, 230)
             Task: Find the red box.  Action: click(071, 655)
 
+While a coordinate is said, the heads of attention that from the start look most at what is asked for are taught to look nowhere
+else (as GUI-Actor teaches its own head, arXiv 2506.03143, section 3.2). Answers alone do not form such heads within tens of
+thousands of questions.
+
 Tower and connector may be trained further. They need not be: as the first stage names things by word embeddings, what is learned
 here also serves eyes that have meanwhile learned to read more words. Coordinates as in the prompt format compact_vision.
 
-Shape legend: B pages of a batch, T tokens of the longest page with its questions, E hidden size.
+Shape legend: B pages of a batch, P tokens of a page's image, C cells among them, Q questions of all pages, L tokens of the
+longest question, N = B P + Q L tokens, H heads of attention, G heads of keys and values, R = H / G heads that share one,
+T = P + L, D head size, E hidden size.
 """
 
 from __future__ import annotations
@@ -18,7 +24,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +51,19 @@ _CHANGED = ("q_proj", "k_proj", "v_proj", "o_proj")
 _ASKS = ("Find {}.", "Point at {}.", "Where is {}?")
 _BEGINNING = [AROUND_IMAGE, WHOLE_IMAGE, *[IMAGE_TOKEN] * CELLS**2, AROUND_IMAGE]
 """Tokens of the image."""
+_CELLS_AT = slice(2, 2 + CELLS**2)
+"""The cells among them."""
 _NEWLINE = "\n"
 _DIGIT_WEIGHTS = (1.0, 0.6, 0.15)
 """What the loss of a coordinate's digits counts: an element is seldom smaller than a hundredth of the screen."""
 _OTHER_WEIGHT = 0.1
 _MAX_ANSWER = 12
+_NUM_GUIDED = 6
+"""Heads of attention that are taught where to look."""
+_GUIDED_LAYERS = slice(8, -5)
+"""Before them, a question's words are not yet put together; behind them, too few layers are left to say what was seen."""
+_GUIDE_WEIGHT = 0.5
+_ATTENTION = "computerrl_pages_and_questions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +84,22 @@ class Batch:
 
     images: torch.Tensor
     """[B, 3, SIDE, SIDE]."""
-    tokens: torch.Tensor
-    """[B, T]."""
-    positions: torch.Tensor
-    """[B, T]."""
-    sees: torch.Tensor
-    """[B, T, T] bool."""
-    targets: torch.Tensor
-    """[B, T] the token to say next; -1: none."""
-    weights: torch.Tensor
-    """[B, T]."""
+    page_Q: torch.Tensor
+    """The page of each question."""
+    tokens_QL: torch.Tensor
+    targets_QL: torch.Tensor
+    """The token to say next; -1: none."""
+    weights_QL: torch.Tensor
+    cells_QC: torch.Tensor
+    """Bool: the cells in which the thing lies."""
 
     def to(self, device: str) -> Batch:
         return Batch(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
+
+    @property
+    def says_place_QL(self) -> torch.Tensor:
+        """Bool: where one of the first two digits of a coordinate comes next."""
+        return self.weights_QL >= _DIGIT_WEIGHTS[1]
 
 
 class Asker:
@@ -130,25 +147,78 @@ def askable(page: Page) -> list[tuple[str, Item]]:
 
 def make_batch(pages: Sequence[tuple[np.ndarray, list[Question]]]) -> Batch:
     """``pages``: pixels and questions of each."""
-    begin = len(_BEGINNING)
-    length = begin + max(sum(len(q.ask) + len(q.answer) - 1 for q in questions) for _, questions in pages)
-    shape = (len(pages), length)
-    tokens, positions = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
-    owner, targets = np.full(shape, -1), np.full(shape, -1, dtype=np.int64)
+    asked = [(number, question) for number, (_, questions) in enumerate(pages) for question in questions]
+    shape = (len(asked), max(len(question.ask) + len(question.answer) - 1 for _, question in asked))
+    tokens, targets = np.zeros(shape, dtype=np.int64), np.full(shape, -1, dtype=np.int64)
     weights = np.zeros(shape, dtype=np.float32)
-    for row, (_, questions) in enumerate(pages):
-        tokens[row, :begin], positions[row, :begin], owner[row, :begin] = _BEGINNING, np.arange(begin), 0
-        at = begin
-        for number, question in enumerate(questions, 1):
-            said = [*question.ask, *question.answer[:-1]]
-            whole, answer = slice(at, at + len(said)), slice(at + len(question.ask) - 1, at + len(said))
-            tokens[row, whole], positions[row, whole], owner[row, whole] = said, begin + np.arange(len(said)), number
-            targets[row, answer], weights[row, answer] = question.answer, question.weights
-            at += len(said)
-    order = np.arange(length)
-    sees = (order[:, None] >= order) & ((owner[:, None, :] == 0) | (owner[:, :, None] == owner[:, None, :]))
-    arrays = (np.stack([image for image, _ in pages]), tokens, positions, sees, targets, weights)
+    for row, (_, question) in enumerate(asked):
+        said = [*question.ask, *question.answer[:-1]]
+        answer = slice(len(question.ask) - 1, len(said))
+        tokens[row, : len(said)] = said
+        targets[row, answer], weights[row, answer] = question.answer, question.weights
+    cells = np.stack([_cells_of(question.item) for _, question in asked])
+    arrays = (np.stack([image for image, _ in pages]), np.array([page for page, _ in asked]), tokens, targets, weights, cells)
     return Batch(*map(torch.from_numpy, arrays))
+
+
+def _cells_of(item: Item) -> np.ndarray:
+    """[C] bool: the cell with the middle, and those of which the thing fills most."""
+    (x, y), (left, top, right, bottom) = item.middle, item.box
+    width, height = WIDTH / CELLS, HEIGHT / CELLS
+    edge = np.arange(CELLS)
+    across = np.clip(np.minimum((edge + 1) * width, right) - np.maximum(edge * width, left), 0, None) / width
+    down = np.clip(np.minimum((edge + 1) * height, bottom) - np.maximum(edge * height, top), 0, None) / height
+    cells = down[:, None] * across > 0.5
+    cells[min(CELLS - 1, int(y / height)), min(CELLS - 1, int(x / width))] = True
+    return cells.ravel()
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which of N tokens belong together, for `attend`."""
+
+    num_pages: int
+    page_Q: torch.Tensor
+    length: int
+    """L."""
+    watched: frozenset[int]
+    """Layers to keep the attention of."""
+    seen: dict[int, torch.Tensor] = field(default_factory=dict)
+    """Layer -> [Q, H, L, C] how much of its attention each token of a question gives to each cell."""
+
+
+def attend(
+    module: torch.nn.Module,
+    query_1HND: torch.Tensor,
+    key_1GND: torch.Tensor,
+    value_1GND: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    scaling: float,
+    layout: Layout,
+    **_kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """An attention of transformers for pages and questions beside each other; returns [1, N, H, D]. It knows its mask itself."""
+    heads, groups, size = query_1HND.shape[1], key_1GND.shape[1], query_1HND.shape[-1]
+    pages, questions, length, num = layout.num_pages, len(layout.page_Q), layout.length, len(_BEGINNING)
+    (image_q, own_q), (image_k, own_k), (image_v, own_v) = (
+        (part[0, :, : pages * num].unflatten(1, (pages, num)).transpose(0, 1), part[0, :, pages * num :])
+        for part in (query_1HND, key_1GND, value_1GND)
+    )
+    image_BHPD = F.scaled_dot_product_attention(image_q, image_k, image_v, is_causal=True, scale=scaling, enable_gqa=True)
+    own_k, own_v = (part.unflatten(1, (questions, length)).transpose(0, 1) for part in (own_k, own_v))
+    key_QGTD = torch.cat([image_k[layout.page_Q], own_k], dim=2)
+    value_QGTD = torch.cat([image_v[layout.page_Q], own_v], dim=2)
+    own_q = own_q.view(groups, heads // groups, questions, length, size).permute(2, 0, 1, 3, 4)
+    scores_QGRLT = (own_q.flatten(2, 3) @ key_QGTD.transpose(2, 3)).unflatten(2, (heads // groups, length)).float() * scaling
+    is_later_LL = torch.ones(length, length, dtype=torch.bool, device=own_q.device).triu(1)
+    later_LT = F.pad(is_later_LL, (num, 0))
+    share_QGRLT = scores_QGRLT.masked_fill(later_LT, float("-inf")).softmax(-1)
+    if getattr(module, "layer_idx", None) in layout.watched:
+        layout.seen[int(module.layer_idx)] = share_QGRLT.flatten(1, 2)[..., _CELLS_AT]  # type: ignore[arg-type]
+    own_QHLD = (share_QGRLT.to(own_v.dtype).flatten(2, 3) @ value_QGTD).view(questions, heads, length, size)
+    out_NHD = torch.cat([image_BHPD.transpose(1, 2).flatten(0, 1), own_QHLD.transpose(1, 2).flatten(0, 1)])
+    return out_NHD[None], None
 
 
 class Lora(torch.nn.Module):
@@ -168,6 +238,8 @@ class Reader(torch.nn.Module):
     """The language model behind the eyes."""
 
     def __init__(self, language_model: Any, eyes: Eyes) -> None:
+        import transformers
+
         super().__init__()
         language_model.requires_grad_(False)
         self.changes = torch.nn.ModuleDict()
@@ -177,20 +249,25 @@ class Reader(torch.nn.Module):
                 setattr(layer.self_attn, name, lora)
                 self.changes[f"{number}-{name}"] = lora
         self.language_model, self.eyes = language_model, eyes
+        transformers.AttentionInterface.register(_ATTENTION, attend)
+        language_model.config._attn_implementation = _ATTENTION
 
-    def forward(self, batch: Batch) -> torch.Tensor:
-        """[B, T, E] last hidden states."""
+    def forward(self, batch: Batch, *, watched: frozenset[int] = frozenset()) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
+        """[Q, L, E] last hidden states of the questions, and `Layout.seen` of the layers ``watched``."""
         with torch.autocast(batch.images.device.type, torch.bfloat16):
             features_BCE = self.eyes(batch.images)
-        embedded_BTE = self.language_model.model.embed_tokens(batch.tokens)
-        is_image_BT1 = (batch.tokens == IMAGE_TOKEN)[..., None]
-        shown = features_BCE.to(embedded_BTE.dtype).flatten()
-        embedded_BTE = embedded_BTE.masked_scatter(is_image_BT1.expand_as(embedded_BTE), shown)
-        # Padding sees nothing, and a row without anything to see would be NaN.
-        sees = batch.sees | ~batch.sees.any(-1, keepdim=True)
-        mask = torch.zeros(sees.shape, dtype=embedded_BTE.dtype, device=sees.device).masked_fill(~sees, float("-inf"))
-        positions = {"position_ids": batch.positions, "attention_mask": mask[:, None]}
-        return self.language_model.model(inputs_embeds=embedded_BTE, use_cache=False, **positions).last_hidden_state
+        model, (questions, length) = self.language_model.model, batch.tokens_QL.shape
+        device, pages, num = batch.images.device, len(batch.images), len(_BEGINNING)
+        beginning_BPE = model.embed_tokens(torch.tensor(_BEGINNING, device=device)).repeat(pages, 1, 1)
+        beginning_BPE[:, _CELLS_AT] = features_BCE.to(beginning_BPE.dtype)
+        hidden_1NE = torch.cat([beginning_BPE.flatten(0, 1), model.embed_tokens(batch.tokens_QL).flatten(0, 1)])[None]
+        position_P, position_L = torch.arange(num, device=device), num + torch.arange(length, device=device)
+        position_1N = torch.cat([position_P.repeat(pages), position_L.repeat(questions)])[None]
+        rotation = model.rotary_emb(hidden_1NE, position_ids=position_1N)
+        layout = Layout(pages, batch.page_Q, length, watched)
+        for layer in model.layers:
+            hidden_1NE = layer(hidden_1NE, attention_mask=None, position_embeddings=rotation, layout=layout)
+        return model.norm(hidden_1NE[0, pages * num :]).unflatten(0, (questions, length)), layout.seen
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.language_model.lm_head(hidden).float()
@@ -247,26 +324,51 @@ def train_places(
     reader.eyes.requires_grad_(eyes_lr > 0)
     optimizer = make_optimizer([(part, lr) for part, lr in ((reader.changes, schedule.lr), (reader.eyes, eyes_lr)) if lr])
     trained = [parameter for parameter in reader.parameters() if parameter.requires_grad]
-    began, num_questions, first = time.monotonic(), 0, 0.0
+    with torch.no_grad():
+        guided = _looking_heads(reader, [next(batches).to(schedule.device) for _ in range(3)])
+    say(f"heads (layer, number) that are taught where to look: {sorted(guided)}")
+    watched = frozenset(layer for layer, _ in guided)
+    began, num_questions, first, at_it = time.monotonic(), 0, 0.0, 0.0
     for step in range(schedule.steps):
         set_lr(optimizer, schedule.share(step))
         batch = next(batches).to(schedule.device)
-        asked = batch.targets >= 0
-        losses = F.cross_entropy(reader.logits(reader(batch)[asked]), batch.targets[asked], reduction="none")
-        weights = batch.weights[asked]
+        hidden, seen = reader(batch, watched=watched)
+        asked = batch.targets_QL >= 0
+        losses = F.cross_entropy(reader.logits(hidden[asked]), batch.targets_QL[asked], reduction="none")
+        weights = batch.weights_QL[asked]
+        looks = torch.stack([_share_at_it(seen[layer][:, head], batch) for layer, head in guided])
         optimizer.zero_grad()
-        ((losses * weights).sum() / weights.sum()).backward()
+        ((losses * weights).sum() / weights.sum() - _GUIDE_WEIGHT * (looks + 1e-4).log().mean()).backward()
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
-        is_first = weights == _DIGIT_WEIGHTS[0]
-        num_questions += int(is_first.sum()) // 2
-        found = float(losses.detach()[is_first].mean())
-        first = found if step == 0 else 0.95 * first + 0.05 * found
-        if (step + 1) % (SAY_STEPS // 5) == 0 or step + 1 == schedule.steps:
-            say(f"{schedule.progress(step, began)}: {num_questions} questions, loss of first digits {first:.3f}")
+        num_questions += len(batch.page_Q)
+        kept = 0.95 if step else 0.0
+        first = kept * first + (1 - kept) * float(losses.detach()[weights == _DIGIT_WEIGHTS[0]].mean())
+        at_it = kept * at_it + (1 - kept) * float(looks.detach().mean())
+        if (step + 1) % (SAY_STEPS // 10) == 0 or step + 1 == schedule.steps:
+            told = f"loss of first digits {first:.3f}, {at_it:.2f} of the attention on what is asked for"
+            say(f"{schedule.progress(step, began)}: {num_questions} questions, {told}")
             keep()
     hits, asked_for = measured(reader, tokenizer, fonts, num_pages=20, device=schedule.device)
     say(f"end, {num_questions} questions: {hits} of {asked_for} named things of held-out pages are hit")
+
+
+def _share_at_it(seen_QLC: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """How much of its attention one head gives to the thing that is asked for, wherever a place is said."""
+    return (seen_QLC * batch.cells_QC[:, None]).sum(-1)[batch.says_place_QL]
+
+
+def _looking_heads(reader: Reader, batches: Sequence[Batch]) -> list[tuple[int, int]]:
+    """(layer, head) of those that look most at what is asked for, beside all cells."""
+    layers = range(len(reader.language_model.model.layers))[_GUIDED_LAYERS]
+    found: dict[tuple[int, int], float] = {}
+    for batch in batches:
+        _, seen = reader(batch, watched=frozenset(layers))
+        for layer, seen_QHLC in seen.items():
+            for head in range(seen_QHLC.shape[1]):
+                share = _share_at_it(seen_QHLC[:, head], batch)
+                found[layer, head] = found.get((layer, head), 0.0) + float((share + 1e-4).log().mean())
+    return sorted(found, key=lambda one: -found[one])[:_NUM_GUIDED]
 
 
 @torch.no_grad()
@@ -283,7 +385,7 @@ def measured(reader: Reader, tokenizer: Any, fonts: Path, *, num_pages: int, dev
             # The last token of each question so far asks for the next one.
             so_far = [Question([*q.ask, *s], [0], [1.0], q.item) for q, s in zip(questions, said, strict=True)]
             batch = make_batch([(image, so_far)]).to(device)
-            chosen = reader.logits(reader(batch)[batch.targets >= 0]).argmax(-1).tolist()
+            chosen = reader.logits(reader(batch)[0][batch.targets_QL >= 0]).argmax(-1).tolist()
             for one, token in zip(said, chosen, strict=True):
                 one.append(token)
         for question, tokens in zip(questions, said, strict=True):

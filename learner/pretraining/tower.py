@@ -89,12 +89,12 @@ class Schedule:
     lr: float
     seed: int
     device: str
-    warmup_steps: int = 200
 
     def share(self, step: int) -> float:
         """Learning rate as a part of its peak: a warm-up, then a cosine."""
         cosine = 0.5 * (1 + math.cos(math.pi * step / self.steps))
-        return min(1.0, (step + 1) / self.warmup_steps) * (0.98 * cosine + 0.02)
+        warmup_steps = min(200, 1 + self.steps // 40)
+        return min(1.0, (step + 1) / warmup_steps) * (0.98 * cosine + 0.02)
 
     def progress(self, step: int, began_s: float) -> str:
         """Steps done, and the time that is left."""

@@ -63,15 +63,19 @@ def save_model(
     vocab_size: int = _TEXT["vocab_size"],
     image_token: int = IMAGE,
     text: Mapping[str, Any] | None = None,
+    tower: Mapping[str, Any] | None = None,
     tied: bool = False,
 ) -> Path:
-    """A random model of 3 layers and a tower of 2, with image processor; its tokenizer is never asked. ``text``: settings of the
-    language model that are others than here. ``tied``: the output matrix is the embedding, by the outer setting alone."""
+    """A random model of 3 layers and a tower of 2, with image processor; its tokenizer is never asked. ``text``, ``tower``:
+    settings of the language model and of the tower that are others than here. ``tied``: the output matrix is the embedding, by
+    the outer setting alone."""
     config = _tiled_config(model_type) if model_type in ("idefics3", "smolvlm") else _grid_config(model_type)
     config.text_config.vocab_size, config.image_token_id = vocab_size, image_token
     config.tie_word_embeddings = tied
     for name, value in (text or {}).items():
         setattr(config.text_config, name, value)
+    for name, value in (tower or {}).items():
+        setattr(config.vision_config, name, value)
     with torch.random.fork_rng():
         torch.manual_seed(7)
         transformers.AutoModelForImageTextToText.from_config(config).save_pretrained(path)

@@ -1,16 +1,22 @@
-"""Memory of a trained tower: less with recomputed blocks and with fewer images at once, and the gradients are the same."""
+"""Memory of a tower: within the estimate of plans; less with recomputed blocks and with fewer images at once, with the same
+gradients."""
 
 from __future__ import annotations
 
+import json
 import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from computerrl.common.memory_plan import image_plan, model_size
+from computerrl.common.vision.memory import Kept, tower_shape
+from computerrl.common.vision.tower import tower_parameters
 from computerrl.learner.model.policy import load_policy
 from tests.support.data.vision_data import FAMILIES, WIDE, Screens, make_config, save_model
 
@@ -60,3 +66,66 @@ def test_peak_falls_with_recomputed_blocks_and_fewer_images_at_once(tmp_path: Pa
     for other in gradients[1:]:
         for name, gradient in gradients[0].items():
             torch.testing.assert_close(other[name], gradient, atol=1e-4, rtol=1e-4)
+
+
+BLOCKS, WIDE_BLOCK, WIDE_MLP = 8, 64, 128
+
+
+def wide_tower(family: str) -> dict[str, Any]:
+    """Settings of a tower of which its blocks are the most, as in real models."""
+    if family == "qwen2_vl":
+        return {"depth": BLOCKS, "embed_dim": WIDE_BLOCK, "mlp_ratio": WIDE_MLP // WIDE_BLOCK}
+    named = "num_hidden_layers" if family in ("idefics3", "smolvlm") else "depth"
+    return {named: BLOCKS, "hidden_size": WIDE_BLOCK, "intermediate_size": WIDE_MLP}
+
+
+@pytest.mark.parametrize("kept", ["nothing", "inputs", "everything"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tower_takes_what_the_plan_says(tmp_path: Path, family: str, kept: Kept) -> None:
+    folder = save_model(tmp_path / "model", model_type=family, tower=wide_tower(family))
+    shape = tower_shape(json.loads((folder / "config.json").read_text()))
+    assert shape is not None
+    recompute, vision = ("full" if kept == "inputs" else "none"), ("frozen" if kept == "nothing" else "trained")
+    learner = {"activation_checkpointing": recompute, "image_cache_mb": 0, "images_per_pass": 80}
+    config = make_config(folder, tmp_path / "run", top_layers=1, vision=vision, **learner)
+    policy, screens = load_policy(config), Screens(folder, config)
+    assert policy.vision is not None
+    read = policy.vision.images.screens
+    # Families of tiles reduce a screen to few patches: they get more screens, so that activations are more than gradients.
+    for num_screens in (20, 80) if family in ("idefics3", "smolvlm") else (3, 6):
+        refs = [screens.take(seed, (600, 400)) for seed in range(num_screens)]
+        (pack,) = policy.packs([screens.step(*refs, action=[11])], max_tokens=4096)
+        with LiveBytes(list(policy.vision.model.parameters())) as live:
+            total = policy.vision.features(pack.images).rows_RE.square().sum()
+            if kept != "nothing":
+                total.backward()
+        processed = sum(read.processed(ref).tensors["pixel_values"].nbytes for ref in refs)
+        num_patches = sum(read.layout(ref).num_pieces for ref in refs) * shape.patches_per_token
+        planned = shape.pass_bytes(num_patches, kept=kept, element_bytes=4)
+        assert live.peak + processed == pytest.approx(planned, rel=0.25), num_screens
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_parameters_of_a_tower_are_those_of_its_blocks(tmp_path: Path, family: str) -> None:
+    width = {name: 16 * value if "size" in name or name == "embed_dim" else value for name, value in wide_tower(family).items()}
+    folder = save_model(tmp_path / "model", model_type=family, tower=width | {"num_heads": 4, "num_attention_heads": 4})
+    shape = tower_shape(json.loads((folder / "config.json").read_text()))
+    model = transformers.AutoModelForImageTextToText.from_pretrained(folder)
+    counted = sum(one.numel() for name, one in model.named_parameters() if name in tower_parameters(model))
+    assert shape is not None and shape.num_parameters == pytest.approx(counted, rel=0.1)
+    assert model_size(str(folder))[0] == pytest.approx(sum(one.numel() for one in model.parameters()), rel=0.1)
+
+
+def test_plan_counts_the_screens_of_a_pack(tmp_path: Path) -> None:
+    folder = save_model(tmp_path / "model", tower=wide_tower("qwen2_5_vl"))
+    config = make_config(folder, tmp_path / "run", top_layers=1)
+    assert image_plan(config, "none") is None  # its prompts show no images
+    prompt = config.actor.prompt.model_copy(update={"format": "compact_vision"})
+    config = config.model_copy(update={"actor": config.actor.model_copy(update={"prompt": prompt})})
+    frozen = image_plan(config, "none")
+    trained = config.model_copy(update={"model": config.model.model_copy(update={"vision": "trained"})})
+    found = [image_plan(trained, recomputation) for recomputation in ("none", "full")]
+    assert frozen is not None and found[0] is not None and found[1] is not None
+    assert frozen.features_mb == config.learner.image_cache_mb and found[0].features_mb == 0
+    assert frozen.num_in_pack == config.max_pack_tokens // frozen.num_tokens
+    assert found[1].pass_mb < found[0].pass_mb

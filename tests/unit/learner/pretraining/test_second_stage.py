@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from computerrl.common.vision.processor import load_processor
 from computerrl.learner.model_store import ensure_model
 from computerrl.learner.pretraining.pages import Item
-from computerrl.learner.pretraining.places import Question, Reader, make_batch
+from computerrl.learner.pretraining.places import _BEGINNING, Question, Reader, make_batch
 from computerrl.learner.pretraining.tower import Eyes
 from computerrl.learner.tiny_vision import SIDE, save_tiny_vision
 
@@ -52,7 +52,7 @@ def question(seed: int) -> Question:
 @torch.no_grad()
 def answer_logits(reader: Reader, pages: list[Any]) -> torch.Tensor:
     batch = make_batch(pages)
-    return reader.logits(reader(batch)[batch.targets >= 0])
+    return reader.logits(reader(batch)[0][batch.targets_QL >= 0])
 
 
 def test_questions_about_one_page_do_not_see_each_other(reader: Reader) -> None:
@@ -77,7 +77,8 @@ def test_saved_model_computes_what_was_trained(reader: Reader, tmp_path: Path) -
     expected = answer_logits(reader, [(image(1), [one])])
     shown = {"pixel_values": batch.images[:, None], "pixel_attention_mask": torch.ones(1, 1, SIDE, SIDE, dtype=torch.long)}
     with torch.no_grad():
-        found = saved(input_ids=batch.tokens, **shown).logits[batch.targets >= 0]
+        tokens_1T = torch.cat([torch.tensor([_BEGINNING]), batch.tokens_QL], dim=1)
+        found = saved(input_ids=tokens_1T, **shown).logits[:, len(_BEGINNING) :][batch.targets_QL >= 0]
     torch.testing.assert_close(found, expected, atol=5e-2, rtol=2e-2)
     # Training goes on where the file ends.
     again = Reader(language_model(), Eyes(language_model().config.to_dict())).eval()
