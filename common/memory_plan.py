@@ -37,9 +37,11 @@ BUILT_IN_HEADS = {"smollm2-135m": 49_152 * 576, "tiny-vision": 49_152 * 576, "ti
 Recomputation = Literal["none", "full"]
 """What `learner.activation_checkpointing` comes to."""
 
-_KEPT_WIDTHS: dict[Recomputation, float] = {"none": 37.0, "full": 1.0}
-"""Numbers that a trained layer keeps of a token, by those of the token's state. Measured (`computerrl bench learner`):
-SmolLM2-135M in packs of 4,096 tokens, where probabilities of attention are half of what is kept without recomputation."""
+_KEPT_WIDTHS: dict[Recomputation, float] = {"none": 18.5, "full": 1.0}
+"""Numbers that a trained layer keeps of a token, by those of the token's state, beside probabilities of attention. Measured
+(`computerrl bench learner`): SmolLM2-135M in packs of 4,096 tokens."""
+_PROBABILITY_WIDTHS = 18.5 / 4096
+"""The same of a token's probabilities of attention, by each token of its pack; nothing where they are recomputed."""
 _USED_SHARE = 0.9
 """Part of the free memory that may be planned for: allocators lose some, and activations are estimated."""
 
@@ -137,7 +139,8 @@ def learner_mb(config: RunConfig, recomputation: Recomputation) -> int:
     compute_bytes, wanted = _compute_bytes(config), config.learner.activation_checkpointing
     # Adapters are a hundredth of the weights.
     trained_bytes = 0 if config.learner.lora is not None else 12 if compute_bytes == 4 else 16
-    widths = _KEPT_WIDTHS[recomputation if wanted == "auto" else wanted]
+    computed_again = recomputation if wanted == "auto" else wanted
+    widths = _KEPT_WIDTHS[computed_again] + (_PROBABILITY_WIDTHS * config.max_pack_tokens if computed_again == "none" else 0)
     kept = _activation_bytes(config, num_parameters, num_layers, kept_widths=widths)
     num_bytes = num_parameters * compute_bytes + _head_bytes(config) + trained * trained_bytes / config.learner.num_ranks + kept
     images = image_plan(config, recomputation)

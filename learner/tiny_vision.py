@@ -78,7 +78,7 @@ def model_config(text: Mapping[str, Any]) -> Any:
     import transformers
 
     return transformers.Idefics3Config(
-        text_config={**text, "tie_word_embeddings": True},
+        text_config={key: value for key, value in text.items() if "name_or_path" not in key} | {"tie_word_embeddings": True},
         vision_config=TOWER,
         image_token_id=IMAGE_TOKEN,
         scale_factor=SCALE,

@@ -6,9 +6,13 @@ screen takes as many image tokens as with a real model.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+Settings = Mapping[str, Any]
+_NO_SETTINGS: Settings = MappingProxyType({})
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "glm4v", "idefics3", "smolvlm")
 IMAGE = 1050
 """Id of the image token."""
@@ -30,21 +34,23 @@ _TEXT: dict[str, Any] = {
 _TOWER: dict[str, Any] = {"hidden_size": 64, "initializer_range": 0.1}
 
 
-def save_random_model(path: Path, family: str) -> Path:
-    """A model folder of ``family`` in ``path``."""
+def save_random_model(
+    path: Path, family: str, *, text: Mapping[str, Any] | None = None, tower: Mapping[str, Any] | None = None
+) -> Path:
+    """A model folder of ``family`` in ``path``. ``text``, ``tower``: settings of its parts that are others than here."""
     import torch
     import transformers
 
     with torch.random.fork_rng():
         torch.manual_seed(11)
-        config = _of_tiles(family) if family in ("idefics3", "smolvlm") else _of_grid(family)
+        config = _of_tiles(family, text, tower) if family in ("idefics3", "smolvlm") else _of_grid(family, text, tower)
         transformers.AutoModelForImageTextToText.from_config(config).save_pretrained(path)
     _processor(family).save_pretrained(path)
     (path / "tokenizer.json").write_text("{}", encoding="utf-8")
     return path
 
 
-def _of_grid(family: str) -> Any:
+def _of_grid(family: str, other_text: Settings, other_tower: Settings) -> Any:
     import transformers
 
     rope: dict[str, Any] = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 10_000.0}
@@ -61,17 +67,23 @@ def _of_grid(family: str) -> Any:
     if family == "qwen3_vl":
         tower |= {"deepstack_visual_indexes": [1, 2], "num_position_embeddings": 2304}
     head = {"head_dim": 16} if family == "qwen3_vl" else {}
-    text = {**_TEXT, "rope_parameters": rope, **head}
-    return transformers.AutoConfig.for_model(family, text_config=text, vision_config=tower, **tokens)
+    text = {**_TEXT, "rope_parameters": rope, **head, **other_text}
+    return transformers.AutoConfig.for_model(family, text_config=text, vision_config={**tower, **other_tower}, **tokens)
 
 
-def _of_tiles(family: str) -> Any:
+def _of_tiles(family: str, other_text: Settings, other_tower: Settings) -> Any:
     import transformers
 
     tower = {**_TOWER, "intermediate_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4}
     tower |= {"image_size": 512, "patch_size": 16}
-    text = {**_TEXT, "model_type": "llama"}
-    shape = {"text_config": text, "vision_config": tower, "image_token_id": IMAGE, "scale_factor": 4, "pad_token_id": 0}
+    text = {**_TEXT, "model_type": "llama", **other_text}
+    shape = {
+        "text_config": text,
+        "vision_config": {**tower, **other_tower},
+        "image_token_id": IMAGE,
+        "scale_factor": 4,
+        "pad_token_id": 0,
+    }
     return transformers.AutoConfig.for_model(family, **shape)
 
 

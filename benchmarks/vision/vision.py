@@ -7,6 +7,7 @@ with text; a photograph or noise would be larger. Models are random ones with th
 layers, 64 wide): the time of a real tower is that of its own size.
 
 The gap is the largest difference of a sampled token's log-prob between the transformers engine and the learner, after images.
+Memory is the peak of the resident set of a process that makes one update, as a share of which the plan's estimate may be wrong.
 Steps per second are those of whole runs of the quickstarts, and stand here only without --quick. Values are medians; the spread
 is from the least to the greatest.
 """
@@ -26,20 +27,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageDraw
 
 from computerrl import PACKAGE, SOURCE_ROOT
 from computerrl.actor.engines.base import GenerationRequest, RequestImage
-from computerrl.benchmarks.vision._folders import FAMILIES, IMAGE, save_random_model
-from computerrl.common.config import LearnerConfig, ModelConfig, OptimizerConfig, RunConfig
-from computerrl.common.messages import ScreenshotRef, Step, StepTiming
-from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.benchmarks.vision._folders import FAMILIES, save_random_model
+from computerrl.benchmarks.vision._memory import memory_rows
+from computerrl.benchmarks.vision._runs import Row, VisionRun, drawn_screen, make_prompt
+from computerrl.common.messages import ScreenshotRef, Step
 from computerrl.common.vision.processor import ImageProcessor, load_processor
 from computerrl.common.vision.screens import Screens
 from computerrl.env_server.drivers.frame_buffer import FrameBuffer
 from computerrl.env_server.drivers.screenshots import ScreenshotStore
 from computerrl.launch.plan.machine import inspect_machine, package_versions
-from computerrl.learner.images import ImageFolder
 
 SIZES = ((800, 600), (1280, 720), (1920, 1080))
 MEASURED = ("qwen2_5_vl", "idefics3")
@@ -50,8 +49,6 @@ NUM_NEW = 12
 """Number of sampled tokens per request."""
 NUM_SCREENS = 4
 """Number of different screens in a learner's batch, each in two steps."""
-
-Row = dict[str, Any]
 
 
 def run(quick: bool) -> list[Row]:
@@ -67,28 +64,13 @@ def run(quick: bool) -> list[Row]:
             rows += [gap_row(folder, family, model, dtype) for dtype in (("float32",) if quick else ("float32", "bfloat16"))]
         for family in MEASURED:
             rows += _training(folder, family, models[family], rounds=1 if quick else 5)
+        rows += memory_rows(folder, quick=quick)
         if not quick:
             rows += [steps_per_s(name, folder) for name in ("vision-quickstart", "quickstart")]
     return rows
 
 
 # --- the way of an image ---------------------------------------------------------------------------------------------------
-
-
-def drawn_screen(seed: int, size: tuple[int, int]) -> np.ndarray:
-    """[height, width, 3] windows, buttons and lines of text."""
-    rng = np.random.default_rng(seed)
-    image = Image.new("RGB", size, (214, 219, 225))
-    draw = ImageDraw.Draw(image)
-    for _ in range(12):
-        left, top = (int(rng.integers(0, side)) for side in size)
-        width, height = (int(rng.integers(60, max(61, side // 2))) for side in size)
-        color = tuple(rng.integers(90, 256, 3).tolist())
-        draw.rectangle((left, top, left + width, top + height), fill=color, outline=(40, 40, 40))
-        for line in range(0, height - 12, 14):
-            words = "".join(rng.choice(list("abc def ghi"), width // 8))
-            draw.text((left + 4, top + line), words, fill=(20, 20, 20))
-    return np.array(image)
 
 
 def _frame_buffer(folder: Path, pixels: np.ndarray) -> FrameBuffer:
@@ -149,54 +131,12 @@ def _moved(store: ScreenshotStore, ref: ScreenshotRef) -> None:
     assert isinstance(reply, ImageReply) and reply.images[0].is_intact
 
 
-def _prompt(processor: ImageProcessor, refs: Sequence[ScreenshotRef]) -> np.ndarray:
-    """[P] text, the tokens of each image, text."""
-    pieces = [np.full(processor.layout(ref.width, ref.height).num_pieces, IMAGE) for ref in refs]
-    return np.concatenate([[5, 6], *pieces, [7, 8, 9]]).astype(np.int32)
-
-
 def _request(processor: ImageProcessor, refs: Sequence[ScreenshotRef], reader: Screens) -> GenerationRequest:
     images = tuple(RequestImage(ref.content_hash, reader.processed(ref)) for ref in refs)
-    return GenerationRequest(_prompt(processor, refs), 1.0, NUM_NEW, frozenset(), images=images)
+    return GenerationRequest(make_prompt(processor, refs), 1.0, NUM_NEW, frozenset(), images=images)
 
 
 # --- engine and learner ------------------------------------------------------------------------------------------------------
-
-
-class _Run:
-    """A run folder with stored screens, for one model."""
-
-    def __init__(self, folder: Path, name: str, model: Path, *, dtype: str, top_layers: int | None) -> None:
-        self.config = RunConfig(
-            run_dir=str(folder / "runs"),
-            name=name,
-            model=ModelConfig(name=str(model), dtype=dtype, trainable_top_layers=top_layers),
-            learner=LearnerConfig(device="cpu", max_logprob_gap=None, optimizer=OptimizerConfig(lr=1e-5)),
-        )
-        self.processor = load_processor(model)
-        self._store = ScreenshotStore(RunFolder(self.config.folder).trajectories, picture_format="png", incarnation="bench")
-        self._images = ImageFolder(RunFolder(self.config.folder).images)
-        self.reader = Screens(self._store.get, self.processor)
-
-    def take(self, seed: int, size: tuple[int, int]) -> ScreenshotRef:
-        ref = self._store.put(drawn_screen(seed, size))
-        self._images.fetch([ref.content_hash], lambda names: {ref.content_hash: self._store.get(ref)})
-        return ref
-
-    def step(self, ref: ScreenshotRef, action: Sequence[int], logprobs: Sequence[float]) -> Step:
-        return Step(
-            prompt_tokens=_prompt(self.processor, [ref]),
-            action_tokens=np.array(action, dtype=np.int32),
-            behavior_logprobs=np.array(logprobs, dtype=np.float32),
-            policy_versions=np.zeros(len(action), dtype=np.int32),
-            action_text="",
-            format_ok=True,
-            action_error="",
-            screenshot=ref,
-            settled_by="quiet",
-            timing=StepTiming(0.0, 0.0, 0.0),
-            images=(ref,),
-        )
 
 
 def gap_row(folder: Path, family: str, model: Path, dtype: str) -> Row:
@@ -206,7 +146,7 @@ def gap_row(folder: Path, family: str, model: Path, dtype: str) -> Row:
     from computerrl.actor.engines.transformers_engine import TransformersCore, load_model
     from computerrl.learner.model.policy import load_policy
 
-    run = _Run(folder, f"gap-{family}-{dtype}", model, dtype=dtype, top_layers=None)
+    run = VisionRun(folder, f"gap-{family}-{dtype}", model, dtype=dtype, top_layers=None)
     refs = [run.take(seed, (320, 240)) for seed in (1, 2)]
     core = TransformersCore(
         load_model(model, dtype=dtype, device="cpu"),
@@ -244,7 +184,7 @@ def _training(folder: Path, family: str, model: Path, *, rounds: int) -> Iterato
     """Forward and backward passes of a learner with a frozen tower: with features to compute, and with kept ones."""
     from computerrl.learner.model.policy import load_policy
 
-    run = _Run(folder, f"train-{family}", model, dtype="float32", top_layers=2)
+    run = VisionRun(folder, f"train-{family}", model, dtype="float32", top_layers=2)
     policy = load_policy(run.config)
     rates: dict[str, list[float]] = {"features computed": [], "features kept": []}
     for number in range(rounds + 1):

@@ -7,6 +7,7 @@ differently, and which one transformers picks by itself depends on whether torch
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,6 +143,7 @@ def load_processor(folder: Path) -> ImageProcessor:
         raise ConfigError([Problem("model.name", reason, f"use a model of type {' or '.join(FAMILIES)}, or one without images")])
     import transformers
 
+    logging.getLogger("transformers.configuration_utils").addFilter(_is_of_the_model)
     try:
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         call = transformers.AutoImageProcessor.from_pretrained(
@@ -162,6 +164,12 @@ def load_processor(folder: Path) -> ImageProcessor:
         return ImageProcessor(call, image_token=image_token, arrangement="tiles", coordinates=coordinates, pieces_per_tile=pieces)
     sizes = _grid_sizes(config, call, folder)
     return ImageProcessor(call, image_token=image_token, arrangement="grid", coordinates=coordinates, **sizes)
+
+
+def _is_of_the_model(record: logging.LogRecord) -> bool:
+    """False for a warning about the padding token of Idefics3's default configuration, with which transformers compares a model's
+    where it prints one."""
+    return "pad_token_id" not in record.getMessage() or "128002" not in record.getMessage()
 
 
 def _require_pillow(processor: Any, folder: Path) -> None:

@@ -27,7 +27,7 @@ EVALUATION_TITLES = {
     "success_after_bc": "after cloning",
     "success_after_rl": "after RL",
     "success_blank_images": "with black images",
-    "success_foreign_images": "with other screens",
+    "success_foreign_images": "with other screens (chance)",
 }
 CONTROLS = ("success_blank_images", "success_foreign_images")
 """Shown only where they were played."""
