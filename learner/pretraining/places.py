@@ -5,9 +5,10 @@ The questions about one page see the page's tokens and their own, so that a page
     [image] Task: Find "Submit".  Action: click(412, 230)
             Task: Find the red box.  Action: click(071, 655)
 
-While a coordinate is said, the heads of attention that from the start look most at what is asked for are taught to look nowhere
-else (as GUI-Actor teaches its own head, arXiv 2506.03143, section 3.2). Answers alone do not form such heads within tens of
-thousands of questions.
+Some heads of attention are taught where to look, as GUI-Actor teaches its own head (arXiv 2506.03143, section 3.2): early ones,
+from the words that name a thing to the thing, which is a small step from looking at earlier tokens of the same word; later ones,
+while a coordinate is said. They are those that look there most from the start. Answers alone do not form such heads within tens
+of thousands of questions.
 
 Tower and connector may be trained further. They need not be: as the first stage names things by word embeddings, what is learned
 here also serves eyes that have meanwhile learned to read more words. Coordinates as in the prompt format compact_vision.
@@ -46,8 +47,8 @@ from computerrl.learner.pretraining.tower import (
 )
 from computerrl.learner.tiny_vision import AROUND_IMAGE, IMAGE_TOKEN, LORA_SCALE, WHOLE_IMAGE
 
-RANK = 8
-_CHANGED = ("q_proj", "k_proj", "v_proj", "o_proj")
+RANKS = {"q_proj": 32, "k_proj": 32, "v_proj": 8, "o_proj": 8}
+"""Maps of attention -> rank of their change. To look for one of a thousand words takes more than to tell its place."""
 _ASKS = ("Find {}.", "Point at {}.", "Where is {}?")
 _BEGINNING = [AROUND_IMAGE, WHOLE_IMAGE, *[IMAGE_TOKEN] * CELLS**2, AROUND_IMAGE]
 """Tokens of the image."""
@@ -58,10 +59,10 @@ _DIGIT_WEIGHTS = (1.0, 0.6, 0.15)
 """What the loss of a coordinate's digits counts: an element is seldom smaller than a hundredth of the screen."""
 _OTHER_WEIGHT = 0.1
 _MAX_ANSWER = 12
-_NUM_GUIDED = 6
-"""Heads of attention that are taught where to look."""
-_GUIDED_LAYERS = slice(8, -5)
-"""Before them, a question's words are not yet put together; behind them, too few layers are left to say what was seen."""
+_NUM_GUIDED = 4
+"""Heads of attention of each kind that are taught where to look."""
+_NAMING_LAYERS, _PLACING_LAYERS = slice(3, 11), slice(11, -5)
+"""Where they are. Behind the last, too few layers are left to say what was seen."""
 _GUIDE_WEIGHT = 0.5
 _ATTENTION = "computerrl_pages_and_questions"
 
@@ -72,6 +73,8 @@ class Question:
 
     ask: list[int]
     """Tokens up to the answer."""
+    name: slice
+    """Tokens of ``ask`` that name the thing."""
     answer: list[int]
     weights: list[float]
     """Of the answer's tokens in the loss."""
@@ -90,16 +93,13 @@ class Batch:
     targets_QL: torch.Tensor
     """The token to say next; -1: none."""
     weights_QL: torch.Tensor
+    names_QL: torch.Tensor
+    """Bool: tokens that name the thing."""
     cells_QC: torch.Tensor
     """Bool: the cells in which the thing lies."""
 
     def to(self, device: str) -> Batch:
         return Batch(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
-
-    @property
-    def says_place_QL(self) -> torch.Tensor:
-        """Bool: where one of the first two digits of a coordinate comes next."""
-        return self.weights_QL >= _DIGIT_WEIGHTS[1]
 
 
 class Asker:
@@ -127,7 +127,11 @@ class Asker:
         for said in map(self._decode, answer):
             digits = digits + 1 if said.isdigit() else 0
             weights.append(_DIGIT_WEIGHTS[digits - 1] if digits else _OTHER_WEIGHT)
-        return Question(self._encode(f"{_NEWLINE}Task: {rng.choice(_ASKS).format(name)}{_NEWLINE}Action:"), answer, weights, item)
+        before, after = rng.choice(_ASKS).split("{}")
+        ask = self._encode(f"{_NEWLINE}Task: {before}{name}{after}{_NEWLINE}Action:")
+        # The blank before a word belongs to its token.
+        begin, behind = (len(self._encode(text)) for text in (f"{_NEWLINE}Task: {before.rstrip()}", f"{_NEWLINE}Action:"))
+        return Question(ask, slice(begin, len(ask) - behind), answer, weights, item)
 
 
 def askable(page: Page) -> list[tuple[str, Item]]:
@@ -150,15 +154,16 @@ def make_batch(pages: Sequence[tuple[np.ndarray, list[Question]]]) -> Batch:
     asked = [(number, question) for number, (_, questions) in enumerate(pages) for question in questions]
     shape = (len(asked), max(len(question.ask) + len(question.answer) - 1 for _, question in asked))
     tokens, targets = np.zeros(shape, dtype=np.int64), np.full(shape, -1, dtype=np.int64)
-    weights = np.zeros(shape, dtype=np.float32)
+    weights, names = np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=np.bool_)
     for row, (_, question) in enumerate(asked):
         said = [*question.ask, *question.answer[:-1]]
         answer = slice(len(question.ask) - 1, len(said))
         tokens[row, : len(said)] = said
         targets[row, answer], weights[row, answer] = question.answer, question.weights
+        names[row, question.name] = True
     cells = np.stack([_cells_of(question.item) for _, question in asked])
-    arrays = (np.stack([image for image, _ in pages]), np.array([page for page, _ in asked]), tokens, targets, weights, cells)
-    return Batch(*map(torch.from_numpy, arrays))
+    images, page_Q = np.stack([image for image, _ in pages]), np.array([page for page, _ in asked])
+    return Batch(*map(torch.from_numpy, (images, page_Q, tokens, targets, weights, names, cells)))
 
 
 def _cells_of(item: Item) -> np.ndarray:
@@ -224,11 +229,11 @@ def attend(
 class Lora(torch.nn.Module):
     """A frozen linear map with a low-rank change (arXiv 2106.09685, section 4.1)."""
 
-    def __init__(self, base: torch.nn.Linear) -> None:
+    def __init__(self, base: torch.nn.Linear, rank: int) -> None:
         super().__init__()
         self.base = base
-        self.A = torch.nn.Parameter(torch.randn(RANK, base.in_features) / math.sqrt(base.in_features))
-        self.B = torch.nn.Parameter(torch.zeros(base.out_features, RANK))
+        self.A = torch.nn.Parameter(torch.randn(rank, base.in_features) / math.sqrt(base.in_features))
+        self.B = torch.nn.Parameter(torch.zeros(base.out_features, rank))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.base(x) + LORA_SCALE * ((x @ self.A.T.to(x.dtype)) @ self.B.T.to(x.dtype))
@@ -244,8 +249,8 @@ class Reader(torch.nn.Module):
         language_model.requires_grad_(False)
         self.changes = torch.nn.ModuleDict()
         for number, layer in enumerate(language_model.model.layers):
-            for name in _CHANGED:
-                lora = Lora(getattr(layer.self_attn, name))
+            for name, rank in RANKS.items():
+                lora = Lora(getattr(layer.self_attn, name), rank)
                 setattr(layer.self_attn, name, lora)
                 self.changes[f"{number}-{name}"] = lora
         self.language_model, self.eyes = language_model, eyes
@@ -325,10 +330,12 @@ def train_places(
     optimizer = make_optimizer([(part, lr) for part, lr in ((reader.changes, schedule.lr), (reader.eyes, eyes_lr)) if lr])
     trained = [parameter for parameter in reader.parameters() if parameter.requires_grad]
     with torch.no_grad():
-        guided = _looking_heads(reader, [next(batches).to(schedule.device) for _ in range(3)])
-    say(f"heads (layer, number) that are taught where to look: {sorted(guided)}")
-    watched = frozenset(layer for layer, _ in guided)
-    began, num_questions, first, at_it = time.monotonic(), 0, 0.0, 0.0
+        first_batches = [next(batches).to(schedule.device) for _ in range(3)]
+        naming = _looking_heads(reader, first_batches, _NAMING_LAYERS, _from_names)
+        placing = _looking_heads(reader, first_batches, _PLACING_LAYERS, _from_places)
+    say(f"heads (layer, number) that are taught where to look: {sorted(naming)} from names, {sorted(placing)} for places")
+    watched = frozenset(layer for layer, _ in [*naming, *placing])
+    began, num_questions, shown = time.monotonic(), 0, np.zeros(3)
     for step in range(schedule.steps):
         set_lr(optimizer, schedule.share(step))
         batch = next(batches).to(schedule.device)
@@ -336,37 +343,54 @@ def train_places(
         asked = batch.targets_QL >= 0
         losses = F.cross_entropy(reader.logits(hidden[asked]), batch.targets_QL[asked], reduction="none")
         weights = batch.weights_QL[asked]
-        looks = torch.stack([_share_at_it(seen[layer][:, head], batch) for layer, head in guided])
+        named = torch.stack([_share_at_it(seen[layer][:, head], batch, _from_names) for layer, head in naming])
+        placed = torch.stack([_share_at_it(seen[layer][:, head], batch, _from_places) for layer, head in placing])
+        looks = (named + 1e-4).log().mean() + (placed + 1e-4).log().mean()
         optimizer.zero_grad()
-        ((losses * weights).sum() / weights.sum() - _GUIDE_WEIGHT * (looks + 1e-4).log().mean()).backward()
+        ((losses * weights).sum() / weights.sum() - _GUIDE_WEIGHT * looks).backward()
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
         num_questions += len(batch.page_Q)
-        kept = 0.95 if step else 0.0
-        first = kept * first + (1 - kept) * float(losses.detach()[weights == _DIGIT_WEIGHTS[0]].mean())
-        at_it = kept * at_it + (1 - kept) * float(looks.detach().mean())
+        first = losses.detach()[weights == _DIGIT_WEIGHTS[0]].mean()
+        now = np.array([float(one) for one in (first, named.detach().mean(), placed.detach().mean())])
+        shown = 0.95 * shown + 0.05 * now if step else now
         if (step + 1) % (SAY_STEPS // 10) == 0 or step + 1 == schedule.steps:
-            told = f"loss of first digits {first:.3f}, {at_it:.2f} of the attention on what is asked for"
+            told = (
+                f"loss of first digits {shown[0]:.3f}, attention on the thing {shown[1]:.2f} from its name, {shown[2]:.2f} later"
+            )
             say(f"{schedule.progress(step, began)}: {num_questions} questions, {told}")
             keep()
     hits, asked_for = measured(reader, tokenizer, fonts, num_pages=20, device=schedule.device)
     say(f"end, {num_questions} questions: {hits} of {asked_for} named things of held-out pages are hit")
 
 
-def _share_at_it(seen_QLC: torch.Tensor, batch: Batch) -> torch.Tensor:
-    """How much of its attention one head gives to the thing that is asked for, wherever a place is said."""
-    return (seen_QLC * batch.cells_QC[:, None]).sum(-1)[batch.says_place_QL]
+Positions = Callable[[Batch], torch.Tensor]
+"""[Q, L] bool."""
 
 
-def _looking_heads(reader: Reader, batches: Sequence[Batch]) -> list[tuple[int, int]]:
-    """(layer, head) of those that look most at what is asked for, beside all cells."""
-    layers = range(len(reader.language_model.model.layers))[_GUIDED_LAYERS]
+def _from_names(batch: Batch) -> torch.Tensor:
+    return batch.names_QL
+
+
+def _from_places(batch: Batch) -> torch.Tensor:
+    """Where one of the first two digits of a coordinate comes next."""
+    return batch.weights_QL >= _DIGIT_WEIGHTS[1]
+
+
+def _share_at_it(seen_QLC: torch.Tensor, batch: Batch, positions: Positions) -> torch.Tensor:
+    """How much of its attention one head gives, at each of ``positions``, to the thing that is asked for."""
+    return (seen_QLC * batch.cells_QC[:, None]).sum(-1)[positions(batch)]
+
+
+def _looking_heads(reader: Reader, batches: Sequence[Batch], layers: slice, positions: Positions) -> list[tuple[int, int]]:
+    """(layer, head) of those that look most at what is asked for."""
+    chosen = range(len(reader.language_model.model.layers))[layers]
     found: dict[tuple[int, int], float] = {}
     for batch in batches:
-        _, seen = reader(batch, watched=frozenset(layers))
+        _, seen = reader(batch, watched=frozenset(chosen))
         for layer, seen_QHLC in seen.items():
             for head in range(seen_QHLC.shape[1]):
-                share = _share_at_it(seen_QHLC[:, head], batch)
+                share = _share_at_it(seen_QHLC[:, head], batch, positions)
                 found[layer, head] = found.get((layer, head), 0.0) + float((share + 1e-4).log().mean())
     return sorted(found, key=lambda one: -found[one])[:_NUM_GUIDED]
 
@@ -383,7 +407,7 @@ def measured(reader: Reader, tokenizer: Any, fonts: Path, *, num_pages: int, dev
         said: list[list[int]] = [[] for _ in questions]
         for _ in range(_MAX_ANSWER):
             # The last token of each question so far asks for the next one.
-            so_far = [Question([*q.ask, *s], [0], [1.0], q.item) for q, s in zip(questions, said, strict=True)]
+            so_far = [Question([*q.ask, *s], q.name, [0], [1.0], q.item) for q, s in zip(questions, said, strict=True)]
             batch = make_batch([(image, so_far)]).to(device)
             chosen = reader.logits(reader(batch)[0][batch.targets_QL >= 0]).argmax(-1).tolist()
             for one, token in zip(said, chosen, strict=True):

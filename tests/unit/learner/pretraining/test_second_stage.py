@@ -46,7 +46,7 @@ def image(seed: int) -> np.ndarray:
 def question(seed: int) -> Question:
     rng = np.random.default_rng(seed)
     ask, answer = rng.integers(100, 5000, 4 + seed % 3).tolist(), rng.integers(100, 5000, 5).tolist()
-    return Question(ask, answer, [1.0] * 5, ITEM)
+    return Question(ask, slice(1, 3), answer, [1.0] * 5, ITEM)
 
 
 @torch.no_grad()
