@@ -34,9 +34,7 @@ _TEXT: dict[str, Any] = {
 _TOWER: dict[str, Any] = {"hidden_size": 64, "initializer_range": 0.1}
 
 
-def save_random_model(
-    path: Path, family: str, *, text: Mapping[str, Any] | None = None, tower: Mapping[str, Any] | None = None
-) -> Path:
+def save_random_model(path: Path, family: str, *, text: Settings = _NO_SETTINGS, tower: Settings = _NO_SETTINGS) -> Path:
     """A model folder of ``family`` in ``path``. ``text``, ``tower``: settings of its parts that are others than here."""
     import torch
     import transformers

@@ -6,7 +6,7 @@ import multiprocessing
 import resource
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from computerrl.benchmarks.vision._folders import save_random_model
 from computerrl.benchmarks.vision._runs import Row, VisionRun
@@ -30,7 +30,7 @@ _LIMIT = 0.25
 
 def memory_rows(folder: Path, *, quick: bool) -> Iterator[Row]:
     model = save_random_model(folder / "large", _FAMILY, **_SIZES)
-    cases: list[tuple[Literal["frozen", "trained"], str, int]] = [("frozen", "none", 1), ("trained", "full", 4)]
+    cases = [("frozen", "none", 1), ("trained", "full", 4)]
     if not quick:
         cases += [("frozen", "none", 4), ("trained", "full", 1), ("trained", "none", 1), ("trained", "none", 4)]
     for vision, recomputation, number in sorted(cases):

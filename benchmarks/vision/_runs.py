@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -54,16 +54,18 @@ class VisionRun:
         name: str,
         model: Path,
         *,
-        dtype: Literal["float32", "bfloat16"],
+        dtype: str,
         top_layers: int | None,
-        vision: Literal["frozen", "trained"] = "frozen",
+        vision: str = "frozen",
         learner: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         """``learner``: settings of the section beside those that all have."""
         self.config = RunConfig(
             run_dir=str(folder / "runs"),
             name=name,
-            model=ModelConfig(name=str(model), dtype=dtype, trainable_top_layers=top_layers, vision=vision),
+            model=ModelConfig.model_validate(
+                {"name": str(model), "dtype": dtype, "trainable_top_layers": top_layers, "vision": vision}
+            ),
             actor=ActorConfig(prompt=PromptConfig(format="compact_vision")),
             learner=LearnerConfig.model_validate({**_LEARNER, **learner}),
         )

@@ -55,8 +55,8 @@ class TowerShape:
         # Families of tiles pick the tiles that are no padding.
         pixels = self.pixels_per_patch * (2 if self.family in _OF_TILES else 1)
         if kept == "nothing":
-            at_work = max(11 * self.width, 8 * self.width + 2 * self.mlp_width)
-            numbers = max(2 * pixels, pixels + at_work)
+            at_work = max(11.0 * self.width, 8.0 * self.width + 2 * self.mlp_width)
+            numbers = max(2.0 * pixels, pixels + at_work)
         elif kept == "inputs":
             numbers = pixels + self.num_blocks * self.width + block + connector
         else:
@@ -67,7 +67,7 @@ class TowerShape:
 def tower_shape(tree: Mapping[str, Any]) -> TowerShape | None:
     """Of the model whose config.json is ``tree``; None for one without a tower, or of a family that is not known here, or whose
     settings are no numbers (other checks report it)."""
-    family, tower = tree.get("model_type"), tree.get("vision_config")
+    family, tower = str(tree.get("model_type")), tree.get("vision_config")
     if family not in _OF_BLOCK or not isinstance(tower, dict):
         return None
     try:

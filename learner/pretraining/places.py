@@ -61,9 +61,13 @@ _OTHER_WEIGHT = 0.1
 _MAX_ANSWER = 12
 _NUM_GUIDED = 4
 """Heads of attention of each kind that are taught where to look."""
-_NAMING_LAYERS, _PLACING_LAYERS = slice(3, 11), slice(11, -5)
+_NAMING_LAYERS, _PLACING_LAYERS = slice(1, 11), slice(11, -5)
 """Where they are. Behind the last, too few layers are left to say what was seen."""
 _GUIDE_WEIGHT = 0.5
+_LOOK_UP_SCALE = 2.5
+"""Of queries and keys of `Reader.look_up_words`: the softmax of attention is then about as sharp as that of the first stage."""
+_OWN_TEXT_SCALE = 0.2
+_MIN_NORM_WEIGHT = 3e-3
 _ATTENTION = "computerrl_pages_and_questions"
 
 
@@ -220,7 +224,7 @@ def attend(
     later_LT = F.pad(is_later_LL, (num, 0))
     share_QGRLT = scores_QGRLT.masked_fill(later_LT, float("-inf")).softmax(-1)
     if getattr(module, "layer_idx", None) in layout.watched:
-        layout.seen[int(module.layer_idx)] = share_QGRLT.flatten(1, 2)[..., _CELLS_AT]  # type: ignore[arg-type]
+        layout.seen[int(module.layer_idx)] = share_QGRLT.flatten(1, 2)[..., _CELLS_AT]
     own_QHLD = (share_QGRLT.to(own_v.dtype).flatten(2, 3) @ value_QGTD).view(questions, heads, length, size)
     out_NHD = torch.cat([image_BHPD.transpose(1, 2).flatten(0, 1), own_QHLD.transpose(1, 2).flatten(0, 1)])
     return out_NHD[None], None
@@ -273,6 +277,38 @@ class Reader(torch.nn.Module):
         for layer in model.layers:
             hidden_1NE = layer(hidden_1NE, attention_mask=None, position_embeddings=rotation, layout=layout)
         return model.norm(hidden_1NE[0, pages * num :]).unflatten(0, (questions, length)), layout.seen
+
+    @torch.no_grad()
+    def look_up_words(self, seed: int) -> None:
+        """Let the first heads of the first layer look at tokens like their own, wherever those stand: there a token still is its
+        word, and a cell, by the first stage, is the words under it.
+
+        Queries and keys become one random projection of the word. It lies in the slower half of the rotary frequencies, which
+        turn little over the length of a prompt. One number of it is the mean of all words, which cells lack: it begins to keep a
+        token from looking at itself."""
+        config, layer = self.language_model.config, self.language_model.model.layers[0]
+        size = config.hidden_size // config.num_attention_heads
+        slow = torch.cat([torch.arange(size // 4, size // 2), torch.arange(3 * size // 4, size)])
+        generator = torch.Generator().manual_seed(seed)
+        mean_E = F.normalize(self.language_model.get_input_embeddings().weight.float().mean(0), dim=0)
+        words_RE = torch.randn(len(slow), config.hidden_size, generator=generator) / config.hidden_size**0.5
+        words_RE -= torch.outer(words_RE @ mean_E, mean_E)
+        # The norm before it would make few numbers of a word count.
+        norm_E = layer.input_layernorm.weight.float()
+        undo_norm_E = norm_E.sign() / norm_E.abs().clamp(min=_MIN_NORM_WEIGHT)
+        for name, num_heads, sign in (("q_proj", len(self.look_up_heads), 1), ("k_proj", 1, -1)):
+            change = self.changes[f"0-{name}"]
+            words_RE[-1] = sign * _OWN_TEXT_SCALE * mean_E
+            change.A[: len(slow)] = words_RE * undo_norm_E
+            change.B.zero_()
+            for head in range(num_heads):
+                change.B[head * size + slow, torch.arange(len(slow))] = _LOOK_UP_SCALE / LORA_SCALE
+
+    @property
+    def look_up_heads(self) -> list[tuple[int, int]]:
+        """(layer, head) of `look_up_words`."""
+        config = self.language_model.config
+        return [(0, head) for head in range(config.num_attention_heads // config.num_key_value_heads)]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.language_model.lm_head(hidden).float()
@@ -331,7 +367,7 @@ def train_places(
     trained = [parameter for parameter in reader.parameters() if parameter.requires_grad]
     with torch.no_grad():
         first_batches = [next(batches).to(schedule.device) for _ in range(3)]
-        naming = _looking_heads(reader, first_batches, _NAMING_LAYERS, _from_names)
+        naming = [*reader.look_up_heads, *_looking_heads(reader, first_batches, _NAMING_LAYERS, _from_names)]
         placing = _looking_heads(reader, first_batches, _PLACING_LAYERS, _from_places)
     say(f"heads (layer, number) that are taught where to look: {sorted(naming)} from names, {sorted(placing)} for places")
     watched = frozenset(layer for layer, _ in [*naming, *placing])
@@ -345,7 +381,7 @@ def train_places(
         weights = batch.weights_QL[asked]
         named = torch.stack([_share_at_it(seen[layer][:, head], batch, _from_names) for layer, head in naming])
         placed = torch.stack([_share_at_it(seen[layer][:, head], batch, _from_places) for layer, head in placing])
-        looks = (named + 1e-4).log().mean() + (placed + 1e-4).log().mean()
+        looks = (named + 1e-8).log().mean() + (placed + 1e-8).log().mean()
         optimizer.zero_grad()
         ((losses * weights).sum() / weights.sum() - _GUIDE_WEIGHT * looks).backward()
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
