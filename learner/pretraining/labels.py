@@ -68,8 +68,8 @@ class CellLabels:
     """[C, W] int64 entries of the vocabulary; -1: none."""
     shares_CW: np.ndarray
     """[C, W] float32; those of a cell sum to 1."""
-    places_C4: np.ndarray
-    """[C, 4] float32: middle and size of the thing under the cell, as parts of the screen's width and height."""
+    places_C2: np.ndarray
+    """[C, 2] float32: middle of the thing under the cell, as parts of the screen's width and height."""
     has_thing_C: np.ndarray
     """[C] bool."""
 
@@ -86,7 +86,7 @@ def cell_labels(page: Page, vocabulary: Vocabulary) -> CellLabels:
     num_cells = CELLS * CELLS
     entries_CW = np.full((num_cells, MAX_WORDS), -1, dtype=np.int64)
     shares_CW = np.zeros((num_cells, MAX_WORDS), dtype=np.float32)
-    places_C4 = np.zeros((num_cells, 4), dtype=np.float32)
+    places_C2 = np.zeros((num_cells, 2), dtype=np.float32)
     has_thing_C = np.zeros(num_cells, dtype=bool)
     for cell, cover_I in enumerate(cover_CI):
         shown = [(page.items[i], float(cover_I[i])) for i in np.argsort(-cover_I, kind="stable")[:_MAX_ITEMS] if cover_I[i] > 0.1]
@@ -104,11 +104,10 @@ def cell_labels(page: Page, vocabulary: Vocabulary) -> CellLabels:
         for number, (entry, share) in enumerate(best):
             entries_CW[cell, number], shares_CW[cell, number] = entry, share / total
         if shown and shown[0][0].names:
-            left, top, right, bottom = shown[0][0].box
-            (x, y), size = shown[0][0].middle, (right - left, bottom - top)
-            places_C4[cell] = (x / WIDTH, y / HEIGHT, size[0] / WIDTH, size[1] / HEIGHT)
+            x, y = shown[0][0].middle
+            places_C2[cell] = (x / WIDTH, y / HEIGHT)
             has_thing_C[cell] = True
-    return CellLabels(entries_CW, shares_CW, places_C4, has_thing_C)
+    return CellLabels(entries_CW, shares_CW, places_C2, has_thing_C)
 
 
 def _cover(page: Page) -> np.ndarray:
@@ -132,5 +131,5 @@ def _cover(page: Page) -> np.ndarray:
 def stacked(labels: Iterable[CellLabels]) -> tuple[np.ndarray, ...]:
     """All fields, one page after the other."""
     listed = list(labels)
-    names = ("entries_CW", "shares_CW", "places_C4", "has_thing_C")
+    names = ("entries_CW", "shares_CW", "places_C2", "has_thing_C")
     return tuple(np.stack([getattr(one, name) for one in listed]) for name in names)

@@ -25,7 +25,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,8 @@ from computerrl.learner.pretraining.tower import (
 )
 from computerrl.learner.tiny_vision import AROUND_IMAGE, IMAGE_TOKEN, LORA_SCALE, WHOLE_IMAGE
 
-RANKS = {"q_proj": 32, "k_proj": 32, "v_proj": 8, "o_proj": 8}
-"""Maps of attention -> rank of their change. To look for one of a thousand words takes more than to tell its place."""
+RANKS = {"q_proj": 32, "k_proj": 32, "v_proj": 20, "o_proj": 20}
+"""Maps of attention -> rank of their change: enough for a thousand words, and for ten digits of x and of y."""
 _ASKS = ("Find {}.", "Point at {}.", "Where is {}?")
 _BEGINNING = [AROUND_IMAGE, WHOLE_IMAGE, *[IMAGE_TOKEN] * CELLS**2, AROUND_IMAGE]
 """Tokens of the image."""
@@ -64,6 +64,8 @@ _NUM_GUIDED = 4
 _NAMING_LAYERS, _PLACING_LAYERS = slice(1, 11), slice(11, -5)
 """Where they are. Behind the last, too few layers are left to say what was seen."""
 _GUIDE_WEIGHT = 0.5
+_LEAST_SHARE = 1e-8
+"""Of attention, for logarithms."""
 _LOOK_UP_SCALE = 2.5
 """Of queries and keys of `Reader.look_up_words`: the softmax of attention is then about as sharp as that of the first stage."""
 _OWN_TEXT_SCALE = 0.2
@@ -261,8 +263,11 @@ class Reader(torch.nn.Module):
         transformers.AttentionInterface.register(_ATTENTION, attend)
         language_model.config._attn_implementation = _ATTENTION
 
-    def forward(self, batch: Batch, *, watched: frozenset[int] = frozenset()) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
-        """[Q, L, E] last hidden states of the questions, and `Layout.seen` of the layers ``watched``."""
+    def forward(
+        self, batch: Batch, *, watched: frozenset[int] = frozenset(), num_layers: int | None = None
+    ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
+        """[Q, L, E] last hidden states of the questions, and `Layout.seen` of the layers ``watched``. ``num_layers``: only the
+        first ones are run."""
         with torch.autocast(batch.images.device.type, torch.bfloat16):
             features_BCE = self.eyes(batch.images)
         model, (questions, length) = self.language_model.model, batch.tokens_QL.shape
@@ -274,7 +279,7 @@ class Reader(torch.nn.Module):
         position_1N = torch.cat([position_P.repeat(pages), position_L.repeat(questions)])[None]
         rotation = model.rotary_emb(hidden_1NE, position_ids=position_1N)
         layout = Layout(pages, batch.page_Q, length, watched)
-        for layer in model.layers:
+        for layer in model.layers[:num_layers]:
             hidden_1NE = layer(hidden_1NE, attention_mask=None, position_embeddings=rotation, layout=layout)
         return model.norm(hidden_1NE[0, pages * num :]).unflatten(0, (questions, length)), layout.seen
 
@@ -354,14 +359,21 @@ def train_places(
     fonts: Path,
     eyes_lr: float,
     max_questions: int,
+    num_look_up_steps: int,
     say: Say,
     keep: Callable[[], None],
 ) -> None:
-    """The second stage, in place; see `train_tower`. ``eyes_lr``: peak learning rate of the eyes; 0: they stay as they are."""
+    """The second stage, in place; see `train_tower`. ``eyes_lr``: peak learning rate of the eyes; 0: they stay as they are.
+    ``num_look_up_steps``: how long the first layer alone learns to look up words before, at thirty times the speed; 0: it goes on
+    with what it has."""
     torch.manual_seed(schedule.seed)
     data = Questions(tokenizer, fonts, batch=schedule.batch, max_questions=max_questions, seed=schedule.seed)
     batches = iter(torch.utils.data.DataLoader(data, batch_size=None, num_workers=1 if schedule.device == "cpu" else 12))
     reader.to(schedule.device).train()
+    reader.eyes.requires_grad_(False)
+    if num_look_up_steps:
+        reader.look_up_words(schedule.seed)
+        _train_look_up(reader, replace(schedule, steps=num_look_up_steps), batches, say)
     reader.eyes.requires_grad_(eyes_lr > 0)
     optimizer = make_optimizer([(part, lr) for part, lr in ((reader.changes, schedule.lr), (reader.eyes, eyes_lr)) if lr])
     trained = [parameter for parameter in reader.parameters() if parameter.requires_grad]
@@ -381,7 +393,7 @@ def train_places(
         weights = batch.weights_QL[asked]
         named = torch.stack([_share_at_it(seen[layer][:, head], batch, _from_names) for layer, head in naming])
         placed = torch.stack([_share_at_it(seen[layer][:, head], batch, _from_places) for layer, head in placing])
-        looks = (named + 1e-8).log().mean() + (placed + 1e-8).log().mean()
+        looks = (named + _LEAST_SHARE).log().mean() + (placed + _LEAST_SHARE).log().mean()
         optimizer.zero_grad()
         ((losses * weights).sum() / weights.sum() - _GUIDE_WEIGHT * looks).backward()
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
@@ -398,6 +410,26 @@ def train_places(
             keep()
     hits, asked_for = measured(reader, tokenizer, fonts, num_pages=20, device=schedule.device)
     say(f"end, {num_questions} questions: {hits} of {asked_for} named things of held-out pages are hit")
+
+
+def _train_look_up(reader: Reader, schedule: Schedule, batches: Iterator[Batch], say: Say) -> None:
+    """Queries and keys of `Reader.look_up_heads`, from the names of things to the things."""
+    changes = torch.nn.ModuleList([reader.changes["0-q_proj"], reader.changes["0-k_proj"]])
+    optimizer = make_optimizer([(changes, schedule.lr)])
+    heads = torch.tensor([head for _, head in reader.look_up_heads], device=schedule.device)
+    began, shown = time.monotonic(), 0.0
+    for step in range(schedule.steps):
+        set_lr(optimizer, schedule.share(step))
+        batch = next(batches).to(schedule.device)
+        _, seen = reader(batch, watched=frozenset([0]), num_layers=1)
+        at_it = torch.stack([_share_at_it(seen[0][:, head], batch, _from_names) for head in heads])
+        optimizer.zero_grad()
+        (-(at_it + _LEAST_SHARE).log().mean()).backward()
+        torch.nn.utils.clip_grad_norm_(changes.parameters(), 1.0)
+        optimizer.step()
+        shown = 0.98 * shown + 0.02 * float(at_it.detach().mean()) if step else float(at_it.detach().mean())
+        if (step + 1) % SAY_STEPS == 0 or step + 1 == schedule.steps:
+            say(f"look-up: {schedule.progress(step, began)}: attention on the thing {shown:.2f} from its name")
 
 
 Positions = Callable[[Batch], torch.Tensor]

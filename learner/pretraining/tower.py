@@ -32,6 +32,7 @@ _SHARPNESS = 30.0
 _BACKGROUND_WEIGHT = 0.1
 """Empty cells are many and teach little."""
 
+_DIGIT_WEIGHTS = (0.5, 0.2, 0.5, 0.2)
 SAY_STEPS = 250
 
 _LOOSE_SHARE = 0.6
@@ -52,7 +53,7 @@ class Eyes(torch.nn.Module):
         config.vision_config._attn_implementation = "sdpa"
         self.vision_model = Idefics3VisionTransformer(config.vision_config)
         self.connector = Idefics3Connector(config)
-        self.place = torch.nn.Linear(int(text["hidden_size"]), 4)
+        self.place = torch.nn.Linear(int(text["hidden_size"]), 40)
         for module in self.modules():
             if isinstance(module, (torch.nn.Linear, torch.nn.Conv2d)):
                 torch.nn.init.trunc_normal_(module.weight, std=0.05 if isinstance(module, torch.nn.Conv2d) else 0.02)
@@ -122,7 +123,7 @@ class Pages(torch.utils.data.IterableDataset[list[torch.Tensor]]):
 
 
 class DenseLoss:
-    """Cross-entropy of the words under each cell, error of the place, and the length of the vectors."""
+    """Cross-entropy of the words under each cell and of the digits of the thing's place, and the length of the vectors."""
 
     def __init__(self, embeddings: torch.Tensor, vocabulary: Vocabulary, *, device: str) -> None:
         """``embeddings``: [tokens, E], of the language model."""
@@ -142,16 +143,27 @@ class DenseLoss:
     def __call__(
         self, eyes: Eyes, features_BCE: torch.Tensor, labels: list[torch.Tensor]
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Words (0: all shares right), place, norm."""
-        entries_BCW, shares_BCW, places_BC4, has_thing_BC = labels
+        """Words (0: all shares right), digits of places, norm."""
+        entries_BCW, shares_BCW, _, has_thing_BC = labels
         logprobs = self.logits(features_BCE).log_softmax(-1).gather(-1, entries_BCW.clamp(min=0))
         entropy_BC = -torch.special.xlogy(shares_BCW, shares_BCW).sum(-1)
         words_BC = -(logprobs * shares_BCW).sum(-1) - entropy_BC
         weight_BC = torch.where(self.is_background(entries_BCW), _BACKGROUND_WEIGHT, 1.0)
-        error_BC = (eyes.place(features_BCE.float()) - places_BC4).abs().sum(-1)
+        wrong_BC4 = -self.digit_logprobs(eyes, features_BCE, labels)[0]
+        wrong_BC = (wrong_BC4 * wrong_BC4.new_tensor(_DIGIT_WEIGHTS)).sum(-1)
         norm = (features_BCE.float().norm(dim=-1) / self._norm - 1).square().mean()
         words = (words_BC * weight_BC).sum() / weight_BC.sum()
-        return words, (error_BC * has_thing_BC).sum() / has_thing_BC.sum().clamp(min=1), norm
+        return words, (wrong_BC * has_thing_BC).sum() / has_thing_BC.sum().clamp(min=1), norm
+
+    def digit_logprobs(
+        self, eyes: Eyes, features_BCE: torch.Tensor, labels: list[torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """[B, C, 4] log-probs of the first two digits of x and of y, in this order, and whether each is the likeliest."""
+        # As digits, not as numbers: what the language model takes from here are classes for the digits that it says.
+        hundredths_BC2 = (100 * labels[2]).long().clamp(0, 99)
+        digits_BC4 = torch.stack([hundredths_BC2 // 10, hundredths_BC2 % 10], dim=-1).flatten(-2)
+        logprobs_BC4D = eyes.place(features_BCE.float()).unflatten(-1, (4, 10)).log_softmax(-1)
+        return logprobs_BC4D.gather(-1, digits_BC4[..., None])[..., 0], logprobs_BC4D.argmax(-1) == digits_BC4
 
 
 def train_tower(
@@ -180,7 +192,7 @@ def train_tower(
             features_BCE = eyes(images)
         words, place, norm = loss_of(eyes, features_BCE, labels)
         optimizer.zero_grad()
-        (words + 2 * place + 0.05 * norm).backward()
+        (words + place + 0.05 * norm).backward()
         torch.nn.utils.clip_grad_norm_(eyes.parameters(), 1.0)
         optimizer.step()
         if (step + 1) % SAY_STEPS == 0 or step + 1 == schedule.steps:
@@ -191,10 +203,10 @@ def train_tower(
 
 @torch.no_grad()
 def measured(eyes: Eyes, loss_of: DenseLoss, held_out: list[torch.Tensor], device: str) -> str:
-    """Shares of the cells of held-out pages whose most likely word is right, and the mean error of places."""
+    """Shares of the cells of held-out pages whose most likely word is right, and of the first two digits of x and y."""
     eyes.eval()
     right = things = right_empty = empty = 0
-    errors = []
+    digits = []
     for begin in range(0, len(held_out[0]), 20):
         images, *labels = (tensor[begin : begin + 20].to(device) for tensor in held_out)
         with torch.autocast(device, torch.bfloat16):
@@ -204,9 +216,11 @@ def measured(eyes: Eyes, loss_of: DenseLoss, held_out: list[torch.Tensor], devic
         is_right_BC = ((labels[0] == best_BC[..., None]) & (labels[1] > 0.03)).any(-1)
         right, things = right + int((is_right_BC & ~is_empty_BC).sum()), things + int((~is_empty_BC).sum())
         right_empty, empty = right_empty + int((is_right_BC & is_empty_BC).sum()), empty + int(is_empty_BC.sum())
-        errors.append(float(loss_of(eyes, features_BCE, labels)[1]))
+        of_things_N4 = loss_of.digit_logprobs(eyes, features_BCE, labels)[1][labels[3]].float()
+        digits.append(of_things_N4.mean(0).tolist())
     eyes.train()
-    return f"words {right / things:.3f}, empty {right_empty / empty:.3f}, error of places {np.mean(errors):.3f}"
+    shares = " ".join(f"{share:.2f}" for share in np.mean(digits, axis=0))
+    return f"words {right / things:.3f}, empty {right_empty / empty:.3f}, digits of places {shares}"
 
 
 def make_optimizer(parts: list[tuple[torch.nn.Module, float]]) -> torch.optim.Optimizer:
