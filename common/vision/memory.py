@@ -43,9 +43,10 @@ class TowerShape:
 
     @property
     def num_parameters(self) -> int:
-        """Of the blocks, which are nearly all of a tower."""
+        """Of the blocks, and of what merges patches into tokens (families of grids)."""
         gated = self.family in ("qwen2_5_vl", "glm4v")
-        return self.num_blocks * (4 * self.width**2 + (3 if gated else 2) * self.width * self.mlp_width)
+        merger = 0 if self.family in _OF_TILES else (self.patches_per_token * self.width) ** 2
+        return self.num_blocks * (4 * self.width**2 + (3 if gated else 2) * self.width * self.mlp_width) + merger
 
     def pass_bytes(self, num_patches: int, *, kept: Kept, element_bytes: int) -> int:
         """Of the images with ``num_patches`` that the tower encodes: those of one pass where it keeps nothing, else of all images

@@ -107,12 +107,12 @@ def test_tower_takes_what_the_plan_says(tmp_path: Path, family: str, kept: Kept)
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_parameters_of_a_tower_are_those_of_its_blocks(tmp_path: Path, family: str) -> None:
-    width = {name: 16 * value if "size" in name or name == "embed_dim" else value for name, value in wide_tower(family).items()}
-    folder = save_model(tmp_path / "model", model_type=family, tower=width | {"num_heads": 4, "num_attention_heads": 4})
+    sizes = {name: 4 * value if name != "mlp_ratio" else value for name, value in wide_tower(family).items()}
+    folder = save_model(tmp_path / "model", model_type=family, tower=sizes)
     shape = tower_shape(json.loads((folder / "config.json").read_text()))
     model = transformers.AutoModelForImageTextToText.from_pretrained(folder)
     counted = sum(one.numel() for name, one in model.named_parameters() if name in tower_parameters(model))
-    assert shape is not None and shape.num_parameters == pytest.approx(counted, rel=0.1)
+    assert shape is not None and shape.num_parameters == pytest.approx(counted, rel=0.15)
     assert model_size(str(folder))[0] == pytest.approx(sum(one.numel() for one in model.parameters()), rel=0.1)
 
 
