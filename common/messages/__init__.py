@@ -13,6 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import get_args
 
+import msgspec
+
 from computerrl.common.messages.base import (
     FLOAT32,
     INT32,
@@ -172,6 +174,10 @@ ReplyMessage = (
 
 Message = RequestMessage | ReplyMessage | GroupDrawn | SlotGivenUp
 """Every message that may be the top of a frame. The codec's registry is made from this union."""
+
+for _kind in get_args(Message):
+    # msgspec learns a type when it first decodes one; two threads that do so at once crash the process.
+    msgspec.json.Decoder(_kind)
 
 REQUEST_KINDS = frozenset(cls.__name__ for cls in get_args(RequestMessage))
 

@@ -64,6 +64,9 @@ class Recording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Driver and image it was recorded on."""
 
 
+_DECODER = msgspec.json.Decoder(Recording)
+
+
 def recording_path(folder: Path, *, family: str, seed: int) -> Path:
     """Where the demonstration of that instance lies."""
     return folder / f"{family}-{seed}.json"
@@ -80,7 +83,7 @@ def write_recording(folder: Path, recording: Recording) -> Path:
 def read_recording(path: Path) -> Recording:
     """What `write_recording` wrote. Raises `ValueError` that says what is wrong with the file, or `OSError`."""
     try:
-        recording = msgspec.json.decode(path.read_bytes(), type=Recording)
+        recording = _DECODER.decode(path.read_bytes())
     except msgspec.MsgspecError as error:
         raise ValueError(f"is no recorded demonstration: {error}") from None
     if recording.version != FORMAT_VERSION:

@@ -65,6 +65,7 @@ class GuestAnswer(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _DECODER = msgspec.json.Decoder(GuestAnswer)
+_FINDINGS_DECODER = msgspec.json.Decoder(Findings)
 
 
 def decode(frame: bytes, *, index: int) -> GuestAnswer:
@@ -86,7 +87,7 @@ def value_of(raw: msgspec.Raw, *, index: int) -> Any:
 def findings_of(raw: msgspec.Raw, *, index: int) -> Findings:
     """Surroundings of the guest. Raises `DesktopBroken`."""
     try:
-        return msgspec.json.decode(raw, type=Findings)
+        return _FINDINGS_DECODER.decode(raw)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise DesktopBroken(f"desktop {index} does not say what it found around itself: {str(error)[:200]}") from error
 

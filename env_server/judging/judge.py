@@ -89,6 +89,9 @@ class Report(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """How the process ended, or why it was not started, of the fork server, when no outcome came before."""
 
 
+_REPORT_DECODER = msgspec.json.Decoder(Report)
+
+
 class Judge(Protocol):
     """Runs evaluators."""
 
@@ -259,7 +262,7 @@ class _TimeLeft:
         began = time.monotonic()
         frame = judgement.receive_frame(timeout_s=self._left_s)
         self._left_s -= time.monotonic() - began
-        return msgspec.json.decode(frame, type=Report)
+        return _REPORT_DECODER.decode(frame)
 
 
 def _await_begin(judgement: Wire, task: TaskRef, left: _TimeLeft) -> None:

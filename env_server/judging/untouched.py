@@ -38,6 +38,9 @@ class Finding(msgspec.Struct, frozen=True):
     reward: float
 
 
+_DECODER = msgspec.json.Decoder(Finding)
+
+
 class Untouched:
     """What foreign tasks pay for doing nothing, on desktops of one configuration. From any number of threads at once."""
 
@@ -70,7 +73,7 @@ class Untouched:
 
     def _read(self, key: str) -> Finding | None:
         try:
-            return msgspec.json.decode((self._folder / f"{key}.json").read_bytes(), type=Finding)
+            return _DECODER.decode((self._folder / f"{key}.json").read_bytes())
         except (OSError, msgspec.MsgspecError):
             return None  # judged anew: a cache may be lost
 

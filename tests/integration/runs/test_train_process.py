@@ -133,7 +133,7 @@ def test_train_killed_stopped_and_resumed_finishes_with_nothing_lost_or_left(tra
     assert report["driver"] == "apptainer"
     assert report["num_updates"] == last
     assert report["num_trajectories_lost"] == 0
-    assert report["restarts"] == {"actor-0": 1, "env_server-0": 1, "engine-0": 1, "broker-0": 1, "learner-0": 1}
+    assert report["restarts"] == {"actor-0": 1, "env_server-0": 1, "engine-0": 1, "broker-0": 1, "learner-0": 1}, run.output
     updates = Counter(record["update"] for record in read_json_lines(folder / "metrics.jsonl") if record["event"] == "update")
     assert updates == Counter(range(1, last + 1)), "every update once, along one lineage"
     episodes = Counter(episode["trajectory_id"] for episode in read_json_lines(folder / "trajectories" / "episodes.jsonl"))
