@@ -8,6 +8,7 @@ of a checkpoint may train on theirs long after. Files that neither pools nor gro
 from __future__ import annotations
 
 import errno
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -29,6 +30,8 @@ class ImageFolder:
     def __init__(self, folder: Path, *, num_checkpoints: int = 1) -> None:
         """``num_checkpoints``: number of the newest sweeps whose images stay."""
         self._folder = folder
+        self._fetching = threading.Lock()
+        """Held by the thread that fetches: what two groups show travels once."""
         self._lock = threading.Lock()
         self._fetched: set[str] = set()
         """Images fetched since the last sweep."""
@@ -49,15 +52,17 @@ class ImageFolder:
         """Make those of ``names`` durable that are not there. An image that ``fetch`` does not give stays missing.
         Raises `DiskFull`."""
         names = [name for name in dict.fromkeys(names) if is_content_name(name)]
-        missing = [name for name in names if not self._path(name).exists()]
         with self._lock:
             self._fetched.update(names)
-        if not missing:
-            return
-        found = fetch(missing)
+        with self._fetching:
+            missing = [name for name in names if not self._path(name).exists()]
+            if missing:
+                self._write(fetch(missing))
+
+    def _write(self, images: Mapping[str, bytes]) -> None:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            for name, data in found.items():
+            for name, data in images.items():
                 write_atomically(self._path(name), data)
         except OSError as error:
             if error.errno not in _OUT_OF_SPACE:
@@ -78,8 +83,9 @@ class ImageFolder:
             if len(self._needed) < (self._needed.maxlen or 0) or not self._folder.exists():
                 return
             kept = {name for names in self._needed for name in names}
+        being_written = f".{os.getpid()}."
         for path in self._folder.iterdir():
-            if path.name not in kept:
+            if path.name not in kept and being_written not in path.name:
                 path.unlink(missing_ok=True)
 
     def _path(self, name: str) -> Path:

@@ -1,8 +1,8 @@
 """Groups on their way from the broker into the books: taken strictly by number, each decided once.
 
 Trajectories that must never be trained on (`learner.poison`) are set aside when they come. Only the intake sees them, and it
-records them with their group. Where steps show screenshots, threads read, verify and decode these while the control thread goes
-on; a group is handed over when it and all before it are checked.
+records them with their group. Where steps show screenshots, threads fetch, read, verify and decode these while the control thread
+goes on; a group is handed over when it and all before it are checked.
 
 A group is taken, then decided: the outcome of each of its trajectories is recorded and the cursor moves past the group. A
 checkpoint covers the decided groups; the broker delivers the others again. The intake chooses no outcome itself.
@@ -66,7 +66,8 @@ class Intake:
         check_screenshot: StepCheck | None = None,
         images: ImageFolder | None = None,
     ) -> None:
-        """``images``: where ``check_screenshot`` and the trainer read images; those of a group are fetched into it first."""
+        """``images``: where ``check_screenshot`` and the trainer read images; those of a group are fetched into it first. Only
+        with ``check_screenshot``."""
         self._state = state
         self._images = images
         self._check_screenshot = check_screenshot
@@ -107,24 +108,32 @@ class Intake:
         self.in_flight = None
         if group.group_seq != wanted:
             raise ProtocolError(f"asked for group {wanted}, got {group.group_seq}: it would be taken twice or never")
-        if self._images is not None:
-            self._images.fetch(names_in(group.trajectories), self._broker.fetch_images)
         check = partial(
             poison_of,
             policy_version=self._state.policy_version,
             vocabulary_size=self._vocabulary_size,
             check_screenshot=self._check_screenshot,
         )
-        if self._threads is None:
+        threads, images = self._threads, self._images
+        if threads is None:
             self._checking.append(_Checking(group, found=[check(one) for one in group.trajectories]))
-        else:
-            threads = self._threads
-            self._checking.append(_Checking(group, futures=[threads.submit(check, one) for one in group.trajectories]))
+            return
+        fetching: Future[None] | None = None
+        if images is not None:
+            # Before the checks that wait for it, in a queue that keeps its order: a thread is never left waiting.
+            fetching = threads.submit(images.fetch, names_in(group.trajectories), self._broker.fetch_images)
 
-    def close(self) -> None:
-        """Check nothing any more: groups that were not handed over are delivered again."""
+        def check_fetched(trajectory: Trajectory) -> Poison | None:
+            if fetching is not None:
+                fetching.result()
+            return check(trajectory)
+
+        self._checking.append(_Checking(group, futures=[threads.submit(check_fetched, one) for one in group.trajectories]))
+
+    def close(self, *, wait: bool = False) -> None:
+        """Check nothing any more: groups that were not handed over are delivered again. ``wait``: for what threads do now."""
         if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads.shutdown(wait=wait, cancel_futures=True)
 
     @property
     def is_checking(self) -> bool:

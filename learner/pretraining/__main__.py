@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 from computerrl.common.models.folder import cache_folder
 from computerrl.learner.model_store import ensure_model
 from computerrl.learner.pretraining.labels import Vocabulary
-from computerrl.learner.pretraining.places import Reader, train_places
+from computerrl.learner.pretraining.places import train_places
+from computerrl.learner.pretraining.reader import Reader
 from computerrl.learner.pretraining.tower import Eyes, Schedule, is_for_training_alone, train_tower
 from computerrl.learner.tiny_vision import WEIGHTS_FILE
 

@@ -253,8 +253,9 @@ class Bench:
             for _ in range(chance.randrange(1, most_ticks)):
                 if not loop.finished:
                     loop.tick()
-            self.checkpoints.wait()  # A write under way is another test's business; here the process is gone after it.
-            del loop
+            # A write or a fetch under way is another test's business; here the process is gone after it.
+            self.checkpoints.wait()
+            loop._books.intake.close(wait=True)
 
     def run(self, loop: LearnerLoop, *, max_ticks: int = 10_000) -> LearnerLoop:
         """Tick until finished."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 import shutil
+import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,29 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.setattr(FakeTrainer, "sft_step", sft_step_with_images)
     monkeypatch.setattr(FakeTrainer, "update", update_with_images)
     return bench
+
+
+def test_control_thread_goes_on_while_images_are_fetched(bench: Bench) -> None:
+    is_begun, may_end = threading.Event(), threading.Event()
+    fetch = bench.broker.fetch_images
+
+    def slow_fetch(names: Collection[str]) -> Mapping[str, bytes]:
+        is_begun.set()
+        assert may_end.wait(60)
+        return fetch(names)
+
+    bench.broker.fetch_images = slow_fetch  # type: ignore[method-assign]
+    loop = bench.start()
+    for _ in range(10_000):
+        bench.clock.advance(1.0)
+        loop.tick()
+        if is_begun.wait(0.001):
+            break
+    # Ticks end, with nothing to do, and groups after the first are taken from the broker.
+    assert not any([loop.tick() for _ in range(20)]) and loop.state.cursor == 0
+    assert len(bench.broker.groups) > 1
+    may_end.set()
+    bench.run(loop)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -13,7 +13,7 @@ from PIL import ImageFont
 from computerrl.learner.model_store import ensure_model
 from computerrl.learner.pretraining.labels import CELLS, Vocabulary, cell_labels, pixels
 from computerrl.learner.pretraining.pages import HEIGHT, WIDTH, Item, Page, draw_page
-from computerrl.learner.pretraining.places import askable
+from computerrl.learner.pretraining.questions import Asker, askable
 
 
 class PillowsFont:
@@ -29,10 +29,15 @@ def page(seed: int, *, dense: bool = False) -> Page:
 
 
 @pytest.fixture(scope="module")
-def vocabulary() -> Vocabulary:
+def tokenizer() -> Any:
     import transformers
 
-    return Vocabulary(transformers.AutoTokenizer.from_pretrained(ensure_model("tiny-random")))
+    return transformers.AutoTokenizer.from_pretrained(ensure_model("tiny-random"))
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tokenizer: Any) -> Vocabulary:
+    return Vocabulary(tokenizer)
 
 
 def cell_at(x: float, y: float) -> int:
@@ -64,6 +69,20 @@ def test_nothing_is_asked_for_that_another_thing_covers() -> None:
     outside = Item((300, 400, 400, 500), ("button",), ("outside",))
     drawn = Page(page(1).image, (behind, front, twin, Item((200, 300, 240, 340), ("button",), ("twin",)), outside))
     assert [name for name, _ in askable(drawn)] == ["front"]
+
+
+def test_questions_know_which_of_their_tokens_name_the_thing(tokenizer: Any) -> None:
+    asker = Asker(tokenizer, PillowsFont(), max_questions=8)  # type: ignore[arg-type]
+    rng, num_words = random.Random(1), 0
+    for question in (one for _ in range(60) for one in asker.page(rng)[1]):
+        named = tokenizer.decode(question.ask[: question.name_end + 1])
+        # A quotation mark may share its token with what ends the sentence.
+        assert named.rstrip("?.").endswith(question.item.names), named
+        said = [tokenizer.decode(question.ask[at]).strip().lower() for at in question.words]
+        whole = " ".join(question.item.words).lower()
+        assert question.words == [question.name_end] or all(piece in whole for piece in said), (said, whole)
+        num_words += question.words != [question.name_end]
+    assert num_words > 100
 
 
 def test_same_seed_draws_the_same_page() -> None:

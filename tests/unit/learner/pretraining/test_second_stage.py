@@ -14,7 +14,8 @@ from safetensors.torch import save_file
 from computerrl.common.vision.processor import load_processor
 from computerrl.learner.model_store import ensure_model
 from computerrl.learner.pretraining.pages import Item
-from computerrl.learner.pretraining.places import _BEGINNING, Question, Reader, make_batch
+from computerrl.learner.pretraining.questions import Question, make_batch
+from computerrl.learner.pretraining.reader import BEGINNING, Reader
 from computerrl.learner.pretraining.tower import Eyes
 from computerrl.learner.tiny_vision import SIDE, save_tiny_vision
 
@@ -46,7 +47,7 @@ def image(seed: int) -> np.ndarray:
 def question(seed: int) -> Question:
     rng = np.random.default_rng(seed)
     ask, answer = rng.integers(100, 5000, 4 + seed % 3).tolist(), rng.integers(100, 5000, 5).tolist()
-    return Question(ask, slice(1, 3), answer, [1.0] * 5, ITEM)
+    return Question(ask, [1, 2], 2, answer, [1.0] * 5, ITEM)
 
 
 @torch.no_grad()
@@ -77,8 +78,8 @@ def test_saved_model_computes_what_was_trained(reader: Reader, tmp_path: Path) -
     expected = answer_logits(reader, [(image(1), [one])])
     shown = {"pixel_values": batch.images[:, None], "pixel_attention_mask": torch.ones(1, 1, SIDE, SIDE, dtype=torch.long)}
     with torch.no_grad():
-        tokens_1T = torch.cat([torch.tensor([_BEGINNING]), batch.tokens_QL], dim=1)
-        found = saved(input_ids=tokens_1T, **shown).logits[:, len(_BEGINNING) :][batch.targets_QL >= 0]
+        tokens_1T = torch.cat([torch.tensor([BEGINNING]), batch.tokens_QL], dim=1)
+        found = saved(input_ids=tokens_1T, **shown).logits[:, len(BEGINNING) :][batch.targets_QL >= 0]
     torch.testing.assert_close(found, expected, atol=5e-2, rtol=2e-2)
     # Training goes on where the file ends.
     again = Reader(language_model(), Eyes(language_model().config.to_dict())).eval()

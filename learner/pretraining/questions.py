@@ -1,0 +1,165 @@
+"""Questions about drawn pages: where a named thing lies, and what the answer's tokens count. No model here.
+
+The questions about one page see the page's tokens and their own, so that a page is computed once:
+
+    [image] Task: Find "Submit".  Action: click(412, 230)
+            Task: Find the red box.  Action: click(071, 655)
+
+Coordinates as in the prompt format compact_vision.
+
+Shape legend: B pages of a batch, C cells of a page, Q questions of all pages, L tokens of the longest question.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from computerrl.learner.pretraining.labels import CELLS, pixels
+from computerrl.learner.pretraining.pages import HEIGHT, WIDTH, Fonts, Item, Page, draw_page
+
+_ASKS = ("Find {}.", "Point at {}.", "Where is {}?")
+_NEWLINE = "\n"
+DIGIT_WEIGHTS = (1.0, 0.6, 0.15)
+"""What the loss of a coordinate's digits counts: an element is seldom smaller than a hundredth of the screen."""
+_OTHER_WEIGHT = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One thing of a page."""
+
+    ask: list[int]
+    """Tokens up to the answer."""
+    words: list[int]
+    """Indexes into ``ask``: tokens that say what the thing is, by themselves."""
+    name_end: int
+    """Index of the last token of the thing's name, which follows all of it."""
+    answer: list[int]
+    weights: list[float]
+    """Of the answer's tokens in the loss."""
+    item: Item
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Pages and their questions."""
+
+    images: torch.Tensor
+    """[B, 3, SIDE, SIDE]."""
+    page_Q: torch.Tensor
+    """The page of each question."""
+    tokens_QL: torch.Tensor
+    targets_QL: torch.Tensor
+    """The token to say next; -1: none."""
+    weights_QL: torch.Tensor
+    words_QL: torch.Tensor
+    """Bool: `Question.words`."""
+    name_ends_QL: torch.Tensor
+    """Bool: `Question.name_end`."""
+    cells_QC: torch.Tensor
+    """Bool: the cells in which the thing lies."""
+
+    def to(self, device: str) -> Batch:
+        return Batch(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
+
+
+class Asker:
+    """Draws pages and asks for things on them."""
+
+    def __init__(self, tokenizer: Any, fonts: Fonts, *, max_questions: int) -> None:
+        self._encode = lambda text: list(tokenizer.encode(text, add_special_tokens=False))
+        self._decode = lambda token: str(tokenizer.decode([token])).strip()
+        self._fonts = fonts
+        self._max_questions = max_questions
+
+    def page(self, rng: random.Random) -> tuple[np.ndarray, list[Question]]:
+        """Pixels, and at least one question."""
+        while True:
+            page = draw_page(rng, self._fonts, dense=False)
+            asked = askable(page)
+            if asked:
+                rng.shuffle(asked)
+                return pixels(page.image), [self._question(rng, *one) for one in asked[: self._max_questions]]
+
+    def _question(self, rng: random.Random, name: str, item: Item) -> Question:
+        x, y = (min(999, max(0, round(1000 * at / size))) for at, size in zip(item.middle, (WIDTH, HEIGHT), strict=True))
+        answer = self._encode(f" click({x:03d}, {y:03d}){_NEWLINE}")
+        weights, digits = [], 0
+        for said in map(self._decode, answer):
+            digits = digits + 1 if said.isdigit() else 0
+            weights.append(DIGIT_WEIGHTS[digits - 1] if digits else _OTHER_WEIGHT)
+        before, after = rng.choice(_ASKS).split("{}")
+        ask = self._encode(f"{_NEWLINE}Task: {before}{name}{after}{_NEWLINE}Action:")
+        # The blank before a word belongs to its token.
+        begin, end = (len(self._encode(f"{_NEWLINE}Task: {text}")) for text in (before.rstrip(), f"{before}{name}"))
+        known = {token for word in item.words for form in (word, word.lower()) for token in self._forms(form)}
+        words = [index for index in range(begin, end) if ask[index] in known]
+        return Question(ask, words or [end - 1], end - 1, answer, weights, item)
+
+    def _forms(self, word: str) -> list[int]:
+        return self._encode(word) + self._encode(f" {word}")
+
+
+def askable(page: Page) -> list[tuple[str, Item]]:
+    """Names that mean one thing of the page, and the thing; its middle is on the screen and not covered."""
+    counts: dict[str, int] = {}
+    for item in page.items:
+        for name in item.names:
+            counts[name] = counts.get(name, 0) + 1
+    found = []
+    for number, item in enumerate(page.items):
+        x, y = item.middle
+        covers = (other.box for other in page.items[number + 1 :])
+        if 0 <= x < WIDTH and 0 <= y < HEIGHT and not any(b[0] <= x <= b[2] and b[1] <= y <= b[3] for b in covers):
+            found += [(name, item) for name in item.names if counts[name] == 1]
+    return found
+
+
+def make_batch(pages: Sequence[tuple[np.ndarray, list[Question]]]) -> Batch:
+    """``pages``: pixels and questions of each."""
+    asked = [(number, question) for number, (_, questions) in enumerate(pages) for question in questions]
+    shape = (len(asked), max(len(question.ask) + len(question.answer) - 1 for _, question in asked))
+    tokens, targets = np.zeros(shape, dtype=np.int64), np.full(shape, -1, dtype=np.int64)
+    weights, words, name_ends = (np.zeros(shape, dtype=dtype) for dtype in (np.float32, np.bool_, np.bool_))
+    for row, (_, question) in enumerate(asked):
+        said = [*question.ask, *question.answer[:-1]]
+        answer = slice(len(question.ask) - 1, len(said))
+        tokens[row, : len(said)] = said
+        targets[row, answer], weights[row, answer] = question.answer, question.weights
+        words[row, question.words] = name_ends[row, question.name_end] = True
+    cells = np.stack([_cells_of(question.item) for _, question in asked])
+    images, page_Q = np.stack([image for image, _ in pages]), np.array([page for page, _ in asked])
+    return Batch(*map(torch.from_numpy, (images, page_Q, tokens, targets, weights, words, name_ends, cells)))
+
+
+def _cells_of(item: Item) -> np.ndarray:
+    """[C] bool: the cell with the middle, and those of which the thing fills a good part."""
+    (x, y), (left, top, right, bottom) = item.middle, item.box
+    width, height = WIDTH / CELLS, HEIGHT / CELLS
+    edge = np.arange(CELLS)
+    across = np.clip(np.minimum((edge + 1) * width, right) - np.maximum(edge * width, left), 0, None) / width
+    down = np.clip(np.minimum((edge + 1) * height, bottom) - np.maximum(edge * height, top), 0, None) / height
+    cells = down[:, None] * across > 0.3
+    cells[min(CELLS - 1, int(y / height)), min(CELLS - 1, int(x / width))] = True
+    return cells.ravel()
+
+
+class Questions(torch.utils.data.IterableDataset[Batch]):
+    """Batches without end."""
+
+    def __init__(self, tokenizer: Any, fonts: Path, *, batch: int, max_questions: int, seed: int) -> None:
+        self._tokenizer, self._fonts, self._batch, self._max_questions, self._seed = tokenizer, fonts, batch, max_questions, seed
+
+    def __iter__(self) -> Iterator[Batch]:
+        worker = torch.utils.data.get_worker_info()
+        rng = random.Random(f"{self._seed} {worker.id if worker else 0}")
+        asker = Asker(self._tokenizer, Fonts(self._fonts), max_questions=self._max_questions)
+        while True:
+            yield make_batch([asker.page(rng) for _ in range(self._batch)])
