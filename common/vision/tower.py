@@ -58,7 +58,9 @@ class Tower:
     """The tower and connector inside a transformers model with ``get_image_features``."""
 
     def __init__(self, model: Any) -> None:
+        """Makes ``model`` find the places of patches in float32, see `_find_places_exactly`."""
         self._model = model
+        _find_places_exactly(tower_module(model))
 
     def encode(self, images: Sequence[Processed]) -> list[Features]:
         """Features of each of ``images``, with a graph where gradients are on.
@@ -104,6 +106,24 @@ def tower_module(model: Any) -> torch.nn.Module:
     """The part of ``model`` that sees pixels, without the connector behind it where that is a module of its own."""
     body = model.model
     return body.visual if hasattr(body, "visual") else body.vision_model
+
+
+def _find_places_exactly(tower: torch.nn.Module) -> None:
+    """Towers of tiles find a patch's place in a table by its share of the side, in the type of the pixels. In bfloat16 that is
+    exact for powers of two alone: of 20 patches a side, 6 get a neighbour's place (transformers 5.19; vLLM does it in float32). So
+    pixels stay float32 until the map from patches to vectors."""
+    embeddings = getattr(tower, "embeddings", None)
+    if not hasattr(embeddings, "num_patches_per_side"):
+        return
+
+    def widen(_: torch.nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return arguments, named | {"pixel_values": named["pixel_values"].float()}
+
+    def narrow(patches: torch.nn.Module, arguments: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+        return (arguments[0].to(patches.weight.dtype),)
+
+    embeddings.register_forward_pre_hook(widen, with_kwargs=True)
+    embeddings.patch_embedding.register_forward_pre_hook(narrow)
 
 
 def tower_parameters(model: Any) -> frozenset[str]:
