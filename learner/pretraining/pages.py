@@ -108,7 +108,7 @@ class Canvas:
         box = (x, y, x + width, y + height)
         self.frame(box, fill=fill, edge=edge)
         self.text(x + width / 2, y + height / 2, text, size, ink, anchor="mm")
-        self.add(box, ("button", *text.split()), (f'"{text}"', f"button {text}", f'the "{text}" button'))
+        self.add(box, ("button", *text.split()), (f'"{text}"', f"button {text}", f'the "{text}" button', '"button"'))
         return width, height
 
     def field(self, x: float, y: float, width: float, height: float = 42, text: str = "") -> None:
@@ -395,14 +395,14 @@ def _fields(canvas: Canvas) -> None:
 
 _KINDS: list[tuple[Callable[[Canvas], None], float]] = [
     (_lines, 4),
-    (_scattered, 2),
-    (_color_boxes, 1.5),
-    (_shapes, 3),
-    (_widgets, 1.5),
-    (_dialog, 1.5),
-    (_tabs, 1),
-    (_links, 1),
-    (_fields, 0.7),
+    (_scattered, 2.5),
+    (_color_boxes, 2),
+    (_shapes, 1.5),
+    (_widgets, 2),
+    (_dialog, 2),
+    (_tabs, 1.5),
+    (_links, 0.5),
+    (_fields, 1),
 ]
 """Kinds of pages and how often each is drawn."""
 
