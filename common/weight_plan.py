@@ -160,8 +160,9 @@ def plan_buckets(specs: Sequence[TensorSpec], *, bucket_bytes: int = BUCKET_BYTE
     return WeightPlan(tuple(slots), tuple(sizes))
 
 
-def check_probe(expected: Sequence[float] | np.ndarray, found: Sequence[float] | np.ndarray, *, dtype: str) -> None:
-    """Raise `WeightError` unless an engine's log-probs of `PROBE_TOKENS` are the learner's, up to the rounding of ``dtype``.
+def check_probe(expected: Sequence[float] | np.ndarray, found: Sequence[float] | np.ndarray, *, dtype: str) -> float:
+    """Mean absolute difference of an engine's log-probs of `PROBE_TOKENS` and the learner's. Raises `WeightError` when it is more
+    than the rounding of ``dtype``.
 
     An engine with a start token scores one token more; the last ones are the same in both.
     """
@@ -173,6 +174,7 @@ def check_probe(expected: Sequence[float] | np.ndarray, found: Sequence[float] |
     if not difference <= PROBE_TOLERANCE[dtype]:
         most = PROBE_TOLERANCE[dtype]
         raise WeightError(f"the engine's probe log-probs differ from the learner's by {difference:.3f} (mean; at most {most})")
+    return difference
 
 
 def checksum(data: Any) -> int:

@@ -138,6 +138,7 @@ class ThreadedEngine:
         self._unfit = ""
         """Reason why these weights may not sample; only the engine's thread uses it."""
         self._version = NO_VERSION
+        self._probe_gap: float | None = None
         self._condition = threading.Condition()
         self._queue: deque[tuple[int, _Ticket]] = deque()
         self._commands: deque[_Command] = deque()
@@ -174,7 +175,7 @@ class ThreadedEngine:
             self._core.load(version, tensors)
             try:
                 if expected_probe is not None:
-                    check_probe(expected_probe, self._core.probe(*self._probed), dtype=self._dtype)
+                    self._probe_gap = check_probe(expected_probe, self._core.probe(*self._probed), dtype=self._dtype)
             except WeightError as error:
                 raise _Spoilt(f"policy version {version}: {error}") from error
             self._version, self._unfit = version, ""
@@ -199,7 +200,7 @@ class ThreadedEngine:
         return self._command(lambda: self._core.probe(*self._probed))
 
     def metrics(self) -> dict[str, float]:
-        return {}
+        return {} if self._probe_gap is None else {"engine/probe_gap": self._probe_gap}
 
     def close(self) -> None:
         with self._condition:

@@ -364,7 +364,7 @@ class TransformersEngine(ThreadedEngine):
     def metrics(self) -> dict[str, float]:
         counters = self._counted.counters
         passes_per_s, requests_per_s = counters.passes.per_s, counters.requests.per_s
-        return {
+        return super().metrics() | {
             "engine/passes_total": counters.passes.total,
             "engine/computed_tokens_total": counters.tokens.total,
             "engine/answers_total": counters.requests.total,

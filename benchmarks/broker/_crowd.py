@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import zmq
 
+from computerrl.benchmarks._episodes import make_step, make_trajectory
 from computerrl.common.errors import ComputerRLError
 from computerrl.common.host import allow_files
 from computerrl.common.lifecycle import die_with_parent
@@ -33,8 +34,6 @@ from computerrl.common.messages import (
     Hello,
     Message,
     NoAssignment,
-    Step,
-    StepTiming,
     Trajectory,
     TrajectoryReceipt,
 )
@@ -228,34 +227,4 @@ class _Crowd:
 
 
 def _episode(work: Assignment, actor: str, num_tokens: int) -> Trajectory:
-    step = Step(
-        prompt_tokens=np.arange(num_tokens, dtype=np.int32),
-        action_tokens=np.arange(8, dtype=np.int32),
-        behavior_logprobs=np.full(8, -0.5, np.float32),
-        policy_versions=np.zeros(8, np.int32),
-        action_text="click(1)",
-        format_ok=True,
-        action_error="",
-        screenshot=None,
-        settled_by="quiet",
-        timing=StepTiming(0.1, 0.1, 0.0),
-    )
-    return Trajectory(
-        trajectory_id=work.assignment_id,
-        group_id=work.group_id,
-        index=work.index,
-        order_id=work.order_id,
-        kind=work.kind,
-        task=work.task,
-        instruction="do it",
-        steps=(step,),
-        reward=1.0,
-        success=True,
-        end_reason="done_action",
-        final_screenshot=None,
-        actor=actor,
-        started_at=0.0,
-        duration_s=1.0,
-        reset_s=0.1,
-        wait_s=0.0,
-    )
+    return make_trajectory(work, [make_step(np.arange(num_tokens), np.arange(8), logprobs=[-0.5] * 8)], actor=actor)

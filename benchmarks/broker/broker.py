@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from computerrl.benchmarks._episodes import make_step, make_trajectory
 from computerrl.benchmarks.broker._load import Connections, Frames
 from computerrl.benchmarks.broker._peers import PEERS, missing
 from computerrl.broker.client import BrokerClient
@@ -38,9 +39,7 @@ from computerrl.common.messages import (
     ReceiptBatch,
     RolloutOrder,
     Step,
-    StepTiming,
     TaskRef,
-    Trajectory,
     TrajectoryBatch,
     TrajectoryReceipt,
     VersionAnnouncement,
@@ -172,7 +171,7 @@ class _Bench:
         steps = _steps(size)
         ask = codec.encode(AssignmentRequest("bench", 0), sender=_SENDER, message_id=1)
         assigned = self._connections.send_all([ask] * size.num_per_round, window=64).answers
-        trajectories = [_trajectory(assignment, steps) for assignment in assigned if isinstance(assignment, Assignment)]
+        trajectories = [make_trajectory(assignment, steps) for assignment in assigned if isinstance(assignment, Assignment)]
         assert len(trajectories) == size.num_per_round
         some = [trajectories[first : first + size.num_together] for first in range(0, len(trajectories), size.num_together)]
         messages = [TrajectoryBatch(tuple(few)) if len(few) > 1 else few[0] for few in some]
@@ -211,7 +210,7 @@ def _payload(size: _Size) -> bytes:
     """The bytes of one trajectory; peers get every one by itself."""
     task = TaskRef("web-click-button", 100_000, "training")
     assignment = Assignment("bench/0/0", "bench/0", 0, "bench", "training", task, 1.0, 60, 60.0)
-    return b"".join(codec.encode(_trajectory(assignment, _steps(size)), sender=_SENDER, message_id=1))
+    return b"".join(codec.encode(make_trajectory(assignment, _steps(size)), sender=_SENDER, message_id=1))
 
 
 def _compared(size: _Size, peer: str, ours: list[float], theirs: Sequence[float] | None) -> dict[str, Any]:
@@ -271,38 +270,14 @@ def _recovery(config: RunConfig, num_held: int) -> dict[str, Any]:
 
 def _steps(size: _Size) -> tuple[Step, ...]:
     rng = np.random.default_rng(0)
-    timing = StepTiming(0.1, 0.1, 0.05)
     num_action = 100
     made = []
     for _ in range(size.num_steps):
         prompt = rng.integers(0, 50_000, size.num_prompt_tokens, dtype=np.int32)
         action = rng.integers(0, 50_000, num_action, dtype=np.int32)
         logprobs = rng.normal(-1.0, 0.1, num_action).astype(np.float32)
-        versions = np.zeros(num_action, dtype=np.int32)
-        made.append(Step(prompt, action, logprobs, versions, "click(1)", True, "", None, "quiet", timing))
+        made.append(make_step(prompt, action, logprobs=logprobs))
     return tuple(made)
-
-
-def _trajectory(assignment: Assignment, steps: tuple[Step, ...]) -> Trajectory:
-    return Trajectory(
-        trajectory_id=assignment.assignment_id,
-        group_id=assignment.group_id,
-        index=assignment.index,
-        order_id=assignment.order_id,
-        kind=assignment.kind,
-        task=assignment.task,
-        instruction="Click the button.",
-        steps=steps,
-        reward=1.0,
-        success=True,
-        end_reason="task_finished",
-        final_screenshot=None,
-        actor="actor-0:bench",
-        started_at=0.0,
-        duration_s=1.0,
-        reset_s=0.1,
-        wait_s=0.1,
-    )
 
 
 if __name__ == "__main__":

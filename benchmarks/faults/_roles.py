@@ -22,13 +22,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from computerrl.benchmarks._episodes import make_step, make_trajectory
 from computerrl.broker.client import BrokerClient
 from computerrl.broker.process import run_broker
 from computerrl.common import log
 from computerrl.common.config import RunConfig
 from computerrl.common.errors import Superseded
 from computerrl.common.lifecycle import HeartbeatThread, StopToken, die_with_parent, new_incarnation, stop_on_signals
-from computerrl.common.messages import Assignment, Hello, Role, Step, StepTiming, Trajectory
+from computerrl.common.messages import Assignment, Hello, Role, Trajectory
 from computerrl.common.run_files.run_folder import BROKER_ADDRESS_VARIABLE, RunFolder
 from computerrl.common.wire.transport import Client
 from computerrl.learner.algorithms import make_algorithm
@@ -150,42 +151,9 @@ def _play(place: Place, config: RunConfig, broker: BrokerClient, incarnation: st
 
 def _episode(work: Assignment, version: int, position: int, chance: random.Random, *, actor: str) -> Trajectory:
     demonstration = work.kind == "demonstration"
-    num_tokens = 0 if demonstration else 2
-    steps = tuple(
-        Step(
-            prompt_tokens=np.array([max(0, position)]),
-            action_tokens=np.array([4, 5]),
-            behavior_logprobs=np.full(num_tokens, -0.5, np.float32),
-            policy_versions=np.full(num_tokens, version, np.int32),
-            action_text="click(1)",
-            format_ok=True,
-            action_error="",
-            screenshot=None,
-            settled_by="quiet",
-            timing=StepTiming(0.1, 0.1, 0.0),
-        )
-        for _ in range(chance.randint(1, 3))
-    )
-    success = demonstration or chance.random() < 0.5
-    return Trajectory(
-        trajectory_id=work.assignment_id,
-        group_id=work.group_id,
-        index=work.index,
-        order_id=work.order_id,
-        kind=work.kind,
-        task=work.task,
-        instruction="do it",
-        steps=steps,
-        reward=float(success),
-        success=success,
-        end_reason="done_action",
-        final_screenshot=None,
-        actor=actor,
-        started_at=0.0,
-        duration_s=1.0,
-        reset_s=0.1,
-        wait_s=0.0,
-    )
+    step = make_step([max(0, position)], [4, 5], logprobs=[-0.5, -0.5], version=version, num_sampled=0 if demonstration else 2)
+    steps = [step] * chance.randint(1, 3)
+    return make_trajectory(work, steps, success=demonstration or chance.random() < 0.5, actor=actor)
 
 
 # --- learner ---------------------------------------------------------------------------------------------------------

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from computerrl.common.messages import Step, StepTiming, TaskRef, Trajectory, TrajectoryGroup
+from computerrl.benchmarks._episodes import make_group, make_step
+from computerrl.common.messages import Step, TaskRef, TrajectoryGroup
 
 FILE = Path(__file__).with_name("recorded_groups.json")
 
@@ -52,50 +53,13 @@ def _group(seq: int, recorded: dict[str, Any], *, max_rollouts: int | None, max_
     chosen: list[dict[str, Any]] = []
     while by_outcome[True] or by_outcome[False]:
         chosen += [left.pop(0) for left in by_outcome.values() if left]
-    trajectories = tuple(
-        _trajectory(seq, index, task, recorded["instruction"], one, max_steps) for index, one in enumerate(chosen[:max_rollouts])
-    )
-    return TrajectoryGroup(seq, f"bench/{seq}", "bench", "training", task, trajectories)
-
-
-def _trajectory(
-    seq: int, index: int, task: TaskRef, instruction: str, recorded: dict[str, Any], max_steps: int | None
-) -> Trajectory:
-    return Trajectory(
-        trajectory_id=f"bench/{seq}/{index}",
-        group_id=f"bench/{seq}",
-        index=index,
-        order_id="bench",
-        kind="training",
-        task=task,
-        instruction=instruction,
-        steps=tuple(map(_step, recorded["steps"][:max_steps])),
-        reward=float(recorded["success"]),
-        success=recorded["success"],
-        end_reason="task_finished",
-        final_screenshot=None,
-        actor="actor-0:bench",
-        started_at=0.0,
-        duration_s=1.0,
-        reset_s=0.1,
-        wait_s=0.0,
-    )
+    episodes = [(list(map(_step, one["steps"][:max_steps])), one["success"]) for one in chosen[:max_rollouts]]
+    return make_group(seq, "bench", task, episodes, instruction=recorded["instruction"])
 
 
 def _step(recorded: dict[str, Any]) -> Step:
-    action = np.array(recorded["action_tokens"], dtype=np.int32)
-    return Step(
-        prompt_tokens=np.array(recorded["prompt_tokens"], dtype=np.int32),
-        action_tokens=action,
-        behavior_logprobs=np.zeros(len(action), dtype=np.float32),
-        policy_versions=np.zeros(len(action), dtype=np.int32),
-        action_text=recorded["action_text"],
-        format_ok=recorded["format_ok"],
-        action_error="",
-        screenshot=None,
-        settled_by="quiet",
-        timing=StepTiming(0.0, 0.0, 0.0),
-    )
+    prompt, action, text = (recorded[name] for name in ("prompt_tokens", "action_tokens", "action_text"))
+    return make_step(prompt, action, text=text, format_ok=recorded["format_ok"])
 
 
 def record(sources: Sequence[str]) -> None:

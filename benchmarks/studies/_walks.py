@@ -19,7 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from computerrl.common.messages import Step, StepTiming, TaskRef, Trajectory, TrajectoryGroup
+from computerrl.benchmarks._episodes import make_group, make_step
+from computerrl.common.messages import Step, TaskRef, TrajectoryGroup
 
 SIDE = 5
 NUM_CELLS = SIDE * SIDE
@@ -114,51 +115,14 @@ def play(
             tokens, logprobs = policy.sample(torch.from_numpy(prompts), sampling)
             actions = tokens.numpy()
             for i, w in enumerate(at):
-                walks[w].steps.append(_step(prompts[i], actions[i], logprobs[i].numpy(), versions[which]))
+                step = make_step(prompts[i], actions[i], logprobs=logprobs[i].numpy(), version=versions[which])
+                walks[w].steps.append(step)
             cells[at] = moved(cells[at], actions)
             for w in at[cells[at] == goals[at]]:
                 walks[w].success = True
     return [_group(g, walks[g * group_size : (g + 1) * group_size]) for g in range(num_groups)]
 
 
-def _step(prompt: np.ndarray, action: np.ndarray, logprobs: np.ndarray, version: int) -> Step:
-    return Step(
-        prompt_tokens=prompt.astype(np.int32),
-        action_tokens=action.astype(np.int32),
-        behavior_logprobs=logprobs.astype(np.float32),
-        policy_versions=np.full(len(action), version, dtype=np.int32),
-        action_text="",
-        format_ok=True,
-        action_error="",
-        screenshot=None,
-        settled_by="none",
-        timing=StepTiming(0.0, 0.0, 0.0),
-    )
-
-
 def _group(number: int, walks: Sequence[_Walk]) -> TrajectoryGroup:
-    task = TaskRef("walk", number, "training")
-    name = f"walk/{number}"
-    trajectories = [
-        Trajectory(
-            trajectory_id=f"{name}/{index}",
-            group_id=name,
-            index=index,
-            order_id="walk",
-            kind="training",
-            task=task,
-            instruction="reach the goal",
-            steps=tuple(walk.steps),
-            reward=float(walk.success),
-            success=walk.success,
-            end_reason="task_finished",
-            final_screenshot=None,
-            actor="actor-0:study",
-            started_at=0.0,
-            duration_s=0.0,
-            reset_s=0.0,
-            wait_s=0.0,
-        )
-        for index, walk in enumerate(walks)
-    ]
-    return TrajectoryGroup(number, name, "walk", "training", task, tuple(trajectories))
+    episodes = [(walk.steps, walk.success) for walk in walks]
+    return make_group(number, "walk", TaskRef("walk", number, "training"), episodes, instruction="reach the goal")

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
+from computerrl.benchmarks._episodes import make_group, make_step
 from computerrl.benchmarks.vision._folders import IMAGE
 from computerrl.common.config import ActorConfig, LearnerConfig, ModelConfig, PromptConfig, RunConfig
-from computerrl.common.messages import ScreenshotRef, Step, StepTiming, TaskRef, Trajectory, TrajectoryGroup
+from computerrl.common.messages import ScreenshotRef, Step, TaskRef, TrajectoryGroup
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.common.vision.processor import ImageProcessor, load_processor
 from computerrl.common.vision.screens import Screens
@@ -80,43 +81,9 @@ class VisionRun:
         return ref
 
     def step(self, ref: ScreenshotRef, action: Sequence[int], logprobs: Sequence[float]) -> Step:
-        return Step(
-            prompt_tokens=make_prompt(self.processor, [ref]),
-            action_tokens=np.array(action, dtype=np.int32),
-            behavior_logprobs=np.array(logprobs, dtype=np.float32),
-            policy_versions=np.zeros(len(action), dtype=np.int32),
-            action_text="",
-            format_ok=True,
-            action_error="",
-            screenshot=ref,
-            settled_by="quiet",
-            timing=StepTiming(0.0, 0.0, 0.0),
-            images=(ref,),
-        )
+        return make_step(make_prompt(self.processor, [ref]), action, logprobs=logprobs, screen=ref)
 
     def group(self, steps: Sequence[Step]) -> TrajectoryGroup:
         """A group of episodes of one step each; every second one is solved."""
         task = TaskRef("family", 0, "training")
-        trajectories = [
-            Trajectory(
-                trajectory_id=f"rl-1/0/{index}",
-                group_id="rl-1/0",
-                index=index,
-                order_id="rl-1",
-                kind="training",
-                task=task,
-                instruction="",
-                steps=(step,),
-                reward=float(index % 2),
-                success=bool(index % 2),
-                end_reason="task_finished",
-                final_screenshot=None,
-                actor="actor-0:bench",
-                started_at=0.0,
-                duration_s=1.0,
-                reset_s=0.1,
-                wait_s=0.0,
-            )
-            for index, step in enumerate(steps)
-        ]
-        return TrajectoryGroup(0, "rl-1/0", "rl-1", "training", task, tuple(trajectories))
+        return make_group(0, "rl-1", task, [([step], index % 2 == 1) for index, step in enumerate(steps)])

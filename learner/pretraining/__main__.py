@@ -51,7 +51,8 @@ def main() -> None:
         )
         return
     reader = Reader(language_model, eyes)
-    reader.take(started)
+    if not reader.take(started):
+        reader.look_up_words(arguments.seed)
     train_places(
         reader,
         schedule,
@@ -59,7 +60,7 @@ def main() -> None:
         fonts=fonts,
         eyes_lr=arguments.eyes_lr,
         max_questions=arguments.questions,
-        num_look_up_steps=arguments.look_up_steps,
+        num_name_steps=arguments.name_steps,
         say=_say,
         keep=lambda: save_file(reader.state(), arguments.out),
     )
@@ -79,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, default=6000, help="how long to train")
     parser.add_argument("--batch", type=int, default=6, help="pages of a step")
     parser.add_argument("--questions", type=int, default=12, help="questions about a page")
-    parser.add_argument("--look-up-steps", type=int, default=0, help="in `places`, of the first layer alone before all others")
+    parser.add_argument("--name-steps", type=int, default=0, help="in `places`, of the first layers alone before all others")
     parser.add_argument("--lr", type=float, default=1e-3, help="peak learning rate")
     parser.add_argument("--eyes-lr", type=float, default=0.0, help="of tower and connector in `places`; 0: they stay as they are")
     parser.add_argument("--seed", type=int, default=1, help="of pages and weights")

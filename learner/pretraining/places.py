@@ -1,14 +1,20 @@
 """The second stage: the language model learns to say where a named thing lies, by low-rank changes of its attention (LoRA).
 
-Some heads of attention are taught where to look, as GUI-Actor teaches its own head (arXiv 2506.03143, section 3.2): early ones,
-from the words that name a thing to the thing, which is a small step from looking at earlier tokens of the same word; later ones,
-while a coordinate is said. They are those that look there most from the start. Answers alone had not begun to form such heads
-after 1,700 questions.
+Answers alone had not begun to teach it after 1,700 questions. So what each part should do is taught as well:
+
+    "Submit"  ──►  cells of the button  ──►  the end of the name knows 41, 23  ──►  click(4 1 _, 2 3 _)
+              looks                     reads                                 reads
+
+Some heads of attention are taught where to look, as GUI-Actor teaches its own head (arXiv 2506.03143, section 3.2): those of the
+first layer, from each word to the cells that show it, which is a small step from looking at earlier tokens of the same word; some
+later ones, from the end of a name to the thing, and from the digits of a place to the thing; four, one for each digit, from it to
+the end of the name. And the hidden state there, after a third of the layers, is taught to hold the digits. The heads are those
+that look there most from the start.
 
 Tower and connector may be trained further. They need not be: as the first stage names things by word embeddings, what is learned
 here also serves eyes that have meanwhile learned to read more words.
 
-Shape legend: Q questions of all pages, L tokens of the longest question, C cells of a page.
+Shape legend: Q questions of all pages, L tokens of the longest question, T tokens of a page and of a question, E hidden size.
 """
 
 from __future__ import annotations
@@ -16,8 +22,8 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +32,50 @@ import torch
 import torch.nn.functional as F
 
 from computerrl.learner.pretraining.pages import HEIGHT, WIDTH, Fonts
-from computerrl.learner.pretraining.questions import DIGIT_WEIGHTS, Asker, Batch, Questions, make_batch
-from computerrl.learner.pretraining.reader import Reader
+from computerrl.learner.pretraining.questions import DIGIT_WEIGHTS, NUM_DIGITS, Asker, Batch, Question, Questions, make_batch
+from computerrl.learner.pretraining.reader import BEGINNING, CELLS_AT, NAMING_LAYERS, Read, Reader
 from computerrl.learner.pretraining.tower import HELD_OUT_SEED, SAY_STEPS, Say, Schedule, make_optimizer, set_lr
 
 _MAX_ANSWER = 12
 _NUM_GUIDED = 4
 """Heads of attention of each kind that are taught where to look."""
-_NAMING_LAYERS, _PLACING_LAYERS = slice(1, 11), slice(11, -5)
-"""Where they are. Behind the last, too few layers are left to say what was seen."""
+_LATER_LAYERS = slice(NAMING_LAYERS, -5)
+"""Where heads are that read places. Behind the last, too few layers are left to say what was seen."""
 _GUIDE_WEIGHT = 0.5
+_PLACE_WEIGHTS = (0.5, 0.2, 0.5, 0.2)
+"""Of the digits that the end of a name should hold."""
 _LEAST_SHARE = 1e-8
 """Of attention, for logarithms."""
+
+Head = tuple[int, int]
+"""Layer and number in it."""
+Mask = Callable[[Batch], torch.Tensor]
+"""[Q, L] bool: tokens that look; or [Q, T] bool: where to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guide:
+    """Heads that are taught where to look."""
+
+    what: str
+    heads: Sequence[Head]
+    looks: Mask
+    to: Mask
+    not_looks: Mask | None = None
+    """Tokens from which the heads should not look there."""
+
+    def shares(self, read: Read, batch: Batch, mask: Mask) -> torch.Tensor:
+        """How much of its attention each head gives to where it should look, at each token of ``mask``."""
+        at_QLT, to_QT = mask(batch), self.to(batch)
+        return torch.stack([(read.seen[layer][:, head] * to_QT[:, None]).sum(-1)[at_QLT] for layer, head in self.heads])
+
+    def loss(self, read: Read, batch: Batch) -> tuple[torch.Tensor, float]:
+        """The loss, and the mean share."""
+        shares = self.shares(read, batch, self.looks)
+        loss = -(shares + _LEAST_SHARE).log().mean()
+        if self.not_looks is not None:
+            loss = loss - (1 - self.shares(read, batch, self.not_looks) + 1e-3).log().mean()
+        return loss, float(shares.detach().mean())
 
 
 def train_places(
@@ -48,116 +86,148 @@ def train_places(
     fonts: Path,
     eyes_lr: float,
     max_questions: int,
-    num_look_up_steps: int,
+    num_name_steps: int,
     say: Say,
     keep: Callable[[], None],
 ) -> None:
     """The second stage, in place; see `train_tower`. ``eyes_lr``: peak learning rate of the eyes; 0: they stay as they are.
-    ``num_look_up_steps``: how long the first layer alone learns to look up words before, at some twenty times the speed; 0: it
-    goes on with what it has."""
+    ``num_name_steps``: how long the first `NAMING_LAYERS` layers alone learn what the end of a name should hold before, at four
+    times the speed."""
     torch.manual_seed(schedule.seed)
     data = Questions(tokenizer, fonts, batch=schedule.batch, max_questions=max_questions, seed=schedule.seed)
     batches = iter(torch.utils.data.DataLoader(data, batch_size=None, num_workers=1 if schedule.device == "cpu" else 12))
+    place = torch.nn.Linear(reader.language_model.config.hidden_size, 10 * NUM_DIGITS)
+    torch.nn.init.zeros_(place.weight)
     reader.to(schedule.device).train()
+    place.to(schedule.device)
     reader.eyes.requires_grad_(False)
-    if num_look_up_steps:
-        reader.look_up_words(schedule.seed)
-        _train_look_up(reader, replace(schedule, steps=num_look_up_steps), batches, say)
-    reader.eyes.requires_grad_(eyes_lr > 0)
-    optimizer = make_optimizer([(part, lr) for part, lr in ((reader.changes, schedule.lr), (reader.eyes, eyes_lr)) if lr])
-    trained = [parameter for parameter in reader.parameters() if parameter.requires_grad]
     with torch.no_grad():
-        first_batches = [next(batches).to(schedule.device) for _ in range(3)]
-        naming = _looking_heads(reader, first_batches, _NAMING_LAYERS, _from_name_ends)
-        placing = _looking_heads(reader, first_batches, _PLACING_LAYERS, _from_places)
-    taught = [(reader.look_up_heads, _from_words), (naming, _from_name_ends), (placing, _from_places)]
-    say(f"heads (layer, number) that are taught where to look: {sorted(naming)} from names, {sorted(placing)} for places")
-    watched = frozenset(layer for heads, _ in taught for layer, _ in heads)
-    began, num_questions, shown = time.monotonic(), 0, np.zeros(1 + len(taught))
+        guides = _guides(reader, [next(batches).to(schedule.device) for _ in range(3)])
+    for guide in guides:
+        say(f"heads (layer, number) that are taught to look {guide.what}: {sorted(guide.heads)}")
+    if num_name_steps:
+        early = torch.nn.ModuleList([one for name, one in reader.changes.items() if int(name.split("-")[0]) < NAMING_LAYERS])
+        _train(
+            reader,
+            place,
+            replace(schedule, steps=num_name_steps),
+            batches,
+            optimizer=make_optimizer([(early, schedule.lr), (place, schedule.lr)]),
+            guides=[guide for guide in guides if max(guide.heads)[0] < NAMING_LAYERS],
+            only_names=True,
+            say=lambda text: say(f"names: {text}"),
+            keep=keep,
+        )
+    if schedule.steps:
+        reader.eyes.requires_grad_(eyes_lr > 0)
+        parts = [(reader.changes, schedule.lr), (place, schedule.lr), (reader.eyes, eyes_lr)]
+        optimizer = make_optimizer([(part, lr) for part, lr in parts if lr])
+        _train(reader, place, schedule, batches, optimizer=optimizer, guides=guides, only_names=False, say=say, keep=keep)
+    hits, asked_for = measured(reader, tokenizer, fonts, num_pages=20, device=schedule.device)
+    say(f"end: {hits} of {asked_for} named things of held-out pages are hit")
+
+
+def _train(
+    reader: Reader,
+    place: torch.nn.Linear,
+    schedule: Schedule,
+    batches: Iterator[Batch],
+    *,
+    optimizer: torch.optim.Optimizer,
+    guides: Sequence[Guide],
+    only_names: bool,
+    say: Say,
+    keep: Callable[[], None],
+) -> None:
+    watched = frozenset(layer for guide in guides for layer, _ in guide.heads)
+    trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    began, num_questions, shown = time.monotonic(), 0, np.zeros(0)
     for step in range(schedule.steps):
         set_lr(optimizer, schedule.share(step))
         batch = next(batches).to(schedule.device)
-        hidden, seen = reader(batch, watched=watched)
-        asked = batch.targets_QL >= 0
-        losses = F.cross_entropy(reader.logits(hidden[asked]), batch.targets_QL[asked], reduction="none")
-        weights = batch.weights_QL[asked]
-        looks = [_looks(seen, batch, heads, positions) for heads, positions in taught]
-        guide = torch.stack([(share + _LEAST_SHARE).log().mean() for share in looks]).sum()
+        batch = batch.up_to_names() if only_names else batch
+        read = reader(batch, watched=watched, only_names=only_names)
+        guided = [guide.loss(read, batch) for guide in guides]
+        wrong_4Q = F.cross_entropy(
+            place(read.named_QE).view(-1, NUM_DIGITS, 10).transpose(1, 2), batch.places_Q4, reduction="none"
+        ).T
+        loss = _GUIDE_WEIGHT * torch.stack([one for one, _ in guided]).sum()
+        loss = loss + (wrong_4Q.mean(1) * wrong_4Q.new_tensor(_PLACE_WEIGHTS)).sum()
+        told = [float(wrong_4Q[[0, 2]].detach().mean())]
+        if not only_names:
+            answered, first = _answer_loss(reader, read, batch)
+            loss = loss + answered
+            told.append(first)
         optimizer.zero_grad()
-        ((losses * weights).sum() / weights.sum() - _GUIDE_WEIGHT * guide).backward()
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
         num_questions += len(batch.page_Q)
-        first = losses.detach()[weights == DIGIT_WEIGHTS[0]].mean()
-        now = np.array([float(first), *(float(share.detach().mean()) for share in looks)])
-        shown = 0.95 * shown + 0.05 * now if step else now
+        now = np.array([*told, *(share for _, share in guided)])
+        shown = 0.97 * shown + 0.03 * now if step else now
         if (step + 1) % (SAY_STEPS // 10) == 0 or step + 1 == schedule.steps:
-            told = "{:.3f}, attention on the thing {:.2f} from its words, {:.2f} from its name, {:.2f} later".format(*shown)
-            say(f"{schedule.progress(step, began)}: {num_questions} questions, loss of first digits {told}")
+            losses, shares = shown[: len(told)], shown[len(told) :]
+            names = ["at names", "said"][: len(told)]
+            texts = [f"{name} {loss:.3f}" for name, loss in zip(names, losses, strict=True)]
+            looks = [f"{guide.what} {share:.2f}" for guide, share in zip(guides, shares, strict=True)]
+            told_now = f"loss of first digits {', '.join(texts)}; attention {', '.join(looks)}"
+            say(f"{schedule.progress(step, began)}: {num_questions} questions, {told_now}")
             keep()
-    hits, asked_for = measured(reader, tokenizer, fonts, num_pages=20, device=schedule.device)
-    say(f"end, {num_questions} questions: {hits} of {asked_for} named things of held-out pages are hit")
 
 
-def _train_look_up(reader: Reader, schedule: Schedule, batches: Iterator[Batch], say: Say) -> None:
-    """Queries and keys of `Reader.look_up_heads`, from the names of things to the things."""
-    changes = torch.nn.ModuleList([reader.changes["0-q_proj"], reader.changes["0-k_proj"]])
-    optimizer = make_optimizer([(changes, schedule.lr)])
-    began, shown = time.monotonic(), 0.0
-    for step in range(schedule.steps):
-        set_lr(optimizer, schedule.share(step))
-        batch = next(batches).to(schedule.device)
-        _, seen = reader(batch, watched=frozenset([0]), num_layers=1)
-        at_it = _looks(seen, batch, reader.look_up_heads, _from_words)
-        optimizer.zero_grad()
-        (-(at_it + _LEAST_SHARE).log().mean()).backward()
-        torch.nn.utils.clip_grad_norm_(changes.parameters(), 1.0)
-        optimizer.step()
-        shown = 0.98 * shown + 0.02 * float(at_it.detach().mean()) if step else float(at_it.detach().mean())
-        if (step + 1) % SAY_STEPS == 0 or step + 1 == schedule.steps:
-            say(f"look-up: {schedule.progress(step, began)}: attention on the thing {shown:.2f} from its name")
+def _answer_loss(reader: Reader, read: Read, batch: Batch) -> tuple[torch.Tensor, float]:
+    """The weighted loss of the answers' tokens, and the mean loss of the first digits."""
+    asked = batch.targets_QL >= 0
+    losses = F.cross_entropy(reader.logits(read.hidden_QLE[asked]), batch.targets_QL[asked], reduction="none")
+    weights = batch.weights_QL[asked]
+    return (losses * weights).sum() / weights.sum(), float(losses.detach()[weights == DIGIT_WEIGHTS[0]].mean())
 
 
-Positions = Callable[[Batch], torch.Tensor]
-"""[Q, L] bool."""
+def _to_cells(batch: Batch) -> torch.Tensor:
+    padded_QT = batch.cells_QC.new_zeros(len(batch.page_Q), len(BEGINNING) + batch.tokens_QL.shape[1])
+    padded_QT[:, CELLS_AT] = batch.cells_QC
+    return padded_QT
 
 
-def _from_words(batch: Batch) -> torch.Tensor:
-    return batch.words_QL
+def _to_name_ends(batch: Batch) -> torch.Tensor:
+    return F.pad(batch.name_ends_QL, (len(BEGINNING), 0))
 
 
-def _from_name_ends(batch: Batch) -> torch.Tensor:
-    return batch.name_ends_QL
+def _at_digit(number: int) -> Mask:
+    return lambda batch: batch.digits_QL == number
 
 
-def _from_places(batch: Batch) -> torch.Tensor:
-    """Where one of the first two digits of a coordinate comes next."""
-    return batch.weights_QL >= DIGIT_WEIGHTS[1]
+def _at_other_digits(number: int) -> Mask:
+    return lambda batch: (batch.digits_QL >= 0) & (batch.digits_QL != number)
 
 
-def _looks(
-    seen: Mapping[int, torch.Tensor], batch: Batch, heads: Sequence[tuple[int, int]], positions: Positions
-) -> torch.Tensor:
-    """`_share_at_it` of all ``heads``."""
-    return torch.stack([_share_at_it(seen[layer][:, head], batch, positions) for layer, head in heads])
+def _guides(reader: Reader, batches: Sequence[Batch]) -> list[Guide]:
+    num_layers = len(reader.language_model.model.layers)
+    early, later = range(num_layers)[1:NAMING_LAYERS], range(num_layers)[_LATER_LAYERS]
+    reads = [reader(batch, watched=frozenset([*early, *later])) for batch in batches]
+    taken: set[Head] = set()
 
+    def chosen(layers: range, num: int, looks: Mask, to: Mask) -> list[Head]:
+        heads = [(layer, head) for layer in layers for head in range(reads[0].seen[layer].shape[1]) if (layer, head) not in taken]
+        guide = Guide("", heads, looks, to)
+        shares = sum((guide.shares(*one, looks) + 1e-4).log().mean(1) for one in zip(reads, batches, strict=True))
+        best = [heads[int(index)] for index in torch.as_tensor(shares).argsort(descending=True)[:num]]
+        taken.update(best)
+        return best
 
-def _share_at_it(seen_QLC: torch.Tensor, batch: Batch, positions: Positions) -> torch.Tensor:
-    """How much of its attention one head gives, at each of ``positions``, to the thing that is asked for."""
-    return (seen_QLC * batch.cells_QC[:, None]).sum(-1)[positions(batch)]
+    def guide(what: str, layers: range, looks: Mask) -> Guide:
+        return Guide(what, chosen(layers, _NUM_GUIDED, looks, _to_cells), looks, _to_cells)
 
-
-def _looking_heads(reader: Reader, batches: Sequence[Batch], layers: slice, positions: Positions) -> list[tuple[int, int]]:
-    """(layer, head) of those that look most at what is asked for."""
-    chosen = range(len(reader.language_model.model.layers))[layers]
-    found: dict[tuple[int, int], float] = {}
-    for batch in batches:
-        _, seen = reader(batch, watched=frozenset(chosen))
-        for layer, seen_QHLC in seen.items():
-            for head in range(seen_QHLC.shape[1]):
-                share = _share_at_it(seen_QHLC[:, head], batch, positions)
-                found[layer, head] = found.get((layer, head), 0.0) + float((share + 1e-4).log().mean())
-    return sorted(found, key=lambda one: -found[one])[:_NUM_GUIDED]
+    guides = [
+        Guide("from words to the thing", reader.look_up_heads, lambda batch: batch.words_QL, _to_cells),
+        guide("from names to the thing", early, lambda batch: batch.name_ends_QL),
+        guide("from digits to the thing", later, lambda batch: batch.digits_QL >= 0),
+    ]
+    for number in range(NUM_DIGITS):
+        at_it, at_others = _at_digit(number), _at_other_digits(number)
+        heads = chosen(later, 1, at_it, _to_name_ends)
+        guides.append(Guide(f"from digit {number} to the name", heads, at_it, _to_name_ends, at_others))
+    return guides
 
 
 @torch.no_grad()
@@ -172,17 +242,25 @@ def measured(reader: Reader, tokenizer: Any, fonts: Path, *, num_pages: int, dev
         said: list[list[int]] = [[] for _ in questions]
         for _ in range(_MAX_ANSWER):
             # The last token of each question so far asks for the next one.
-            so_far = [replace(q, ask=[*q.ask, *s], answer=[0], weights=[1.0]) for q, s in zip(questions, said, strict=True)]
+            so_far = [
+                replace(one, ask=[*one.ask, *tokens], answer=[0], weights=[1.0], digits=[-1])
+                for one, tokens in zip(questions, said, strict=True)
+            ]
             batch = make_batch([(image, so_far)]).to(device)
-            chosen = reader.logits(reader(batch)[0][batch.targets_QL >= 0]).argmax(-1).tolist()
-            for one, token in zip(said, chosen, strict=True):
-                one.append(token)
-        for question, tokens in zip(questions, said, strict=True):
-            found = re.match(r" click\((\d{3}), (\d{3})\)", tokenizer.decode(tokens))
-            left, top, right, bottom = question.item.box
-            asked += 1
-            if found:
-                x, y = int(found[1]) * WIDTH / 1000, int(found[2]) * HEIGHT / 1000
-                hits += left <= x <= right and top <= y <= bottom
+            chosen = reader.logits(reader(batch).hidden_QLE[batch.targets_QL >= 0]).argmax(-1).tolist()
+            for tokens, token in zip(said, chosen, strict=True):
+                tokens.append(token)
+        hits += sum(is_hit(question, tokenizer.decode(tokens)) for question, tokens in zip(questions, said, strict=True))
+        asked += len(questions)
     reader.train()
     return hits, asked
+
+
+def is_hit(question: Question, answer: str) -> bool:
+    """Does ``answer`` click on the thing?"""
+    found = re.match(r" click\((\d{3}), (\d{3})\)", answer)
+    if not found:
+        return False
+    left, top, right, bottom = question.item.box
+    x, y = int(found[1]) * WIDTH / 1000, int(found[2]) * HEIGHT / 1000
+    return left <= x <= right and top <= y <= bottom

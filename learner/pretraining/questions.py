@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,19 @@ import torch
 from computerrl.learner.pretraining.labels import CELLS, pixels
 from computerrl.learner.pretraining.pages import HEIGHT, WIDTH, Fonts, Item, Page, draw_page
 
-_ASKS = ("Find {}.", "Point at {}.", "Where is {}?")
+_ASKS = (
+    "Find {}.",
+    "Point at {}.",
+    "Where is {}?",
+    "Click {}.",
+    "Click on {}.",
+    "Press {}, please.",
+    "Select {} and go on.",
+    "Go on by clicking {}.",
+)
 _NEWLINE = "\n"
+NUM_DIGITS = 4
+"""The first two digits of x and of y, in this order."""
 DIGIT_WEIGHTS = (1.0, 0.6, 0.15)
 """What the loss of a coordinate's digits counts: an element is seldom smaller than a hundredth of the screen."""
 _OTHER_WEIGHT = 0.1
@@ -44,6 +55,10 @@ class Question:
     answer: list[int]
     weights: list[float]
     """Of the answer's tokens in the loss."""
+    digits: list[int]
+    """Which of the `NUM_DIGITS` digits each token of the answer is; -1: another token."""
+    place: tuple[int, int, int, int]
+    """Those digits."""
     item: Item
 
 
@@ -62,12 +77,23 @@ class Batch:
     words_QL: torch.Tensor
     """Bool: `Question.words`."""
     name_ends_QL: torch.Tensor
-    """Bool: `Question.name_end`."""
+    """Bool: `Question.name_end`, one of each question."""
+    digits_QL: torch.Tensor
+    """`Question.digits` of the token to say next."""
+    places_Q4: torch.Tensor
+    """`Question.place`."""
     cells_QC: torch.Tensor
     """Bool: the cells in which the thing lies."""
 
     def to(self, device: str) -> Batch:
         return Batch(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
+
+    def up_to_names(self) -> Batch:
+        """Without the tokens behind the longest name."""
+        length = 1 + int(self.name_ends_QL.nonzero()[:, 1].max())
+        return replace(
+            self, **{name: getattr(self, name)[:, :length] for name in self.__dataclass_fields__ if name.endswith("_QL")}
+        )
 
 
 class Asker:
@@ -91,17 +117,20 @@ class Asker:
     def _question(self, rng: random.Random, name: str, item: Item) -> Question:
         x, y = (min(999, max(0, round(1000 * at / size))) for at, size in zip(item.middle, (WIDTH, HEIGHT), strict=True))
         answer = self._encode(f" click({x:03d}, {y:03d}){_NEWLINE}")
-        weights, digits = [], 0
+        weights, digits, num_before, number = [], [], 0, 0
         for said in map(self._decode, answer):
-            digits = digits + 1 if said.isdigit() else 0
-            weights.append(DIGIT_WEIGHTS[digits - 1] if digits else _OTHER_WEIGHT)
+            number = number + 1 if said.isdigit() else 0
+            weights.append(DIGIT_WEIGHTS[number - 1] if number else _OTHER_WEIGHT)
+            digits.append(num_before if number in (1, 2) else -1)
+            num_before += number in (1, 2)
         before, after = rng.choice(_ASKS).split("{}")
         ask = self._encode(f"{_NEWLINE}Task: {before}{name}{after}{_NEWLINE}Action:")
         # The blank before a word belongs to its token.
         begin, end = (len(self._encode(f"{_NEWLINE}Task: {text}")) for text in (before.rstrip(), f"{before}{name}"))
         known = {token for word in item.words for form in (word, word.lower()) for token in self._forms(form)}
         words = [index for index in range(begin, end) if ask[index] in known]
-        return Question(ask, words or [end - 1], end - 1, answer, weights, item)
+        place = (x // 100, x // 10 % 10, y // 100, y // 10 % 10)
+        return Question(ask, words or [end - 1], end - 1, answer, weights, digits, place, item)
 
     def _forms(self, word: str) -> list[int]:
         return self._encode(word) + self._encode(f" {word}")
@@ -126,17 +155,18 @@ def make_batch(pages: Sequence[tuple[np.ndarray, list[Question]]]) -> Batch:
     """``pages``: pixels and questions of each."""
     asked = [(number, question) for number, (_, questions) in enumerate(pages) for question in questions]
     shape = (len(asked), max(len(question.ask) + len(question.answer) - 1 for _, question in asked))
-    tokens, targets = np.zeros(shape, dtype=np.int64), np.full(shape, -1, dtype=np.int64)
+    tokens, targets, digits = (np.full(shape, value, dtype=np.int64) for value in (0, -1, -1))
     weights, words, name_ends = (np.zeros(shape, dtype=dtype) for dtype in (np.float32, np.bool_, np.bool_))
     for row, (_, question) in enumerate(asked):
         said = [*question.ask, *question.answer[:-1]]
         answer = slice(len(question.ask) - 1, len(said))
         tokens[row, : len(said)] = said
-        targets[row, answer], weights[row, answer] = question.answer, question.weights
+        targets[row, answer], weights[row, answer], digits[row, answer] = question.answer, question.weights, question.digits
         words[row, question.words] = name_ends[row, question.name_end] = True
     cells = np.stack([_cells_of(question.item) for _, question in asked])
     images, page_Q = np.stack([image for image, _ in pages]), np.array([page for page, _ in asked])
-    return Batch(*map(torch.from_numpy, (images, page_Q, tokens, targets, weights, words, name_ends, cells)))
+    places = np.array([question.place for _, question in asked])
+    return Batch(*map(torch.from_numpy, (images, page_Q, tokens, targets, weights, words, name_ends, digits, places, cells)))
 
 
 def _cells_of(item: Item) -> np.ndarray:

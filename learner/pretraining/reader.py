@@ -24,8 +24,10 @@ RANKS = {"q_proj": 32, "k_proj": 32, "v_proj": 20, "o_proj": 20}
 """Maps of attention -> rank of their change: enough for a thousand words, and for ten digits of x and of y."""
 BEGINNING = [AROUND_IMAGE, WHOLE_IMAGE, *[IMAGE_TOKEN] * CELLS**2, AROUND_IMAGE]
 """Tokens of the image."""
-_CELLS_AT = slice(2, 2 + CELLS**2)
+CELLS_AT = slice(2, 2 + CELLS**2)
 """The cells among them."""
+NAMING_LAYERS = 11
+"""So many layers have read a question when its name should have told where the thing lies."""
 _LOOK_UP_SCALE = 2.5
 """Of queries and keys of `Reader.look_up_words`. With a larger one tokens look at themselves alone, and cannot unlearn it."""
 _OWN_TEXT_SCALE = 0.2
@@ -44,7 +46,19 @@ class Layout:
     watched: frozenset[int]
     """Layers to keep the attention of."""
     seen: dict[int, torch.Tensor] = field(default_factory=dict)
-    """Layer -> [Q, H, L, C] how much of its attention each token of a question gives to each cell."""
+    """Layer -> [Q, H, L, T] how much of its attention each token of a question gives to each token of page and question."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What a pass over a batch gives."""
+
+    hidden_QLE: torch.Tensor
+    """The last hidden states of the questions."""
+    named_QE: torch.Tensor
+    """Those of `Question.name_end` after `NAMING_LAYERS` layers, of length 1 on average."""
+    seen: Mapping[int, torch.Tensor]
+    """`Layout.seen`."""
 
 
 def attend(
@@ -75,7 +89,7 @@ def attend(
     later_LT = F.pad(is_later_LL, (num, 0))
     share_QGRLT = scores_QGRLT.masked_fill(later_LT, float("-inf")).softmax(-1)
     if getattr(module, "layer_idx", None) in layout.watched:
-        layout.seen[int(module.layer_idx)] = share_QGRLT.flatten(1, 2)[..., _CELLS_AT]
+        layout.seen[int(module.layer_idx)] = share_QGRLT.flatten(1, 2)
     own_QHLD = (share_QGRLT.to(own_v.dtype).flatten(2, 3) @ value_QGTD).view(questions, heads, length, size)
     out_NHD = torch.cat([image_BHPD.transpose(1, 2).flatten(0, 1), own_QHLD.transpose(1, 2).flatten(0, 1)])
     return out_NHD[None], None
@@ -112,25 +126,25 @@ class Reader(torch.nn.Module):
         transformers.AttentionInterface.register(_ATTENTION, attend)
         language_model.config._attn_implementation = _ATTENTION
 
-    def forward(
-        self, batch: Batch, *, watched: frozenset[int] = frozenset(), num_layers: int | None = None
-    ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
-        """[Q, L, E] last hidden states of the questions, and `Layout.seen` of the layers ``watched``. ``num_layers``: only the
-        first ones are run."""
+    def forward(self, batch: Batch, *, watched: frozenset[int] = frozenset(), only_names: bool = False) -> Read:
+        """``watched``: the layers of `Read.seen`. ``only_names``: run the first `NAMING_LAYERS` layers alone."""
         with torch.autocast(batch.images.device.type, torch.bfloat16):
             features_BCE = self.eyes(batch.images)
         model, (questions, length) = self.language_model.model, batch.tokens_QL.shape
         device, pages, num = batch.images.device, len(batch.images), len(BEGINNING)
         beginning_BPE = model.embed_tokens(torch.tensor(BEGINNING, device=device)).repeat(pages, 1, 1)
-        beginning_BPE[:, _CELLS_AT] = features_BCE.to(beginning_BPE.dtype)
+        beginning_BPE[:, CELLS_AT] = features_BCE.to(beginning_BPE.dtype)
         hidden_1NE = torch.cat([beginning_BPE.flatten(0, 1), model.embed_tokens(batch.tokens_QL).flatten(0, 1)])[None]
         position_P, position_L = torch.arange(num, device=device), num + torch.arange(length, device=device)
         position_1N = torch.cat([position_P.repeat(pages), position_L.repeat(questions)])[None]
         rotation = model.rotary_emb(hidden_1NE, position_ids=position_1N)
         layout = Layout(pages, batch.page_Q, length, watched)
-        for layer in model.layers[:num_layers]:
+        for number, layer in enumerate(model.layers[: NAMING_LAYERS if only_names else None], start=1):
             hidden_1NE = layer(hidden_1NE, attention_mask=None, position_embeddings=rotation, layout=layout)
-        return model.norm(hidden_1NE[0, pages * num :]).unflatten(0, (questions, length)), layout.seen
+            own_QLE = hidden_1NE[0, pages * num :].unflatten(0, (questions, length))
+            if number == min(NAMING_LAYERS, len(model.layers)):
+                named_QE = own_QLE[batch.name_ends_QL].float()
+        return Read(model.norm(own_QLE), F.rms_norm(named_QE, named_QE.shape[-1:]), layout.seen)
 
     @torch.no_grad()
     def look_up_words(self, seed: int) -> None:
@@ -167,12 +181,13 @@ class Reader(torch.nn.Module):
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.language_model.lm_head(hidden).float()
 
-    def take(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Low-rank changes among ``tensors``, if there are any."""
+    def take(self, tensors: Mapping[str, torch.Tensor]) -> bool:
+        """Low-rank changes among ``tensors``; False when there are none."""
+        found = [(parameter, tensors[name]) for name, parameter in self._changes() if name in tensors]
         with torch.no_grad():
-            for name, parameter in self._changes():
-                if name in tensors:
-                    parameter.copy_(tensors[name])
+            for parameter, tensor in found:
+                parameter.copy_(tensor)
+        return bool(found)
 
     def state(self) -> dict[str, torch.Tensor]:
         """Names and tensors of `learner.tiny_vision.WEIGHTS_FILE`."""

@@ -55,6 +55,7 @@ def test_engine_with_an_older_tower_than_the_learners_is_refused(tmp_path: Path,
         with pytest.raises(WeightError, match="probe log-probs differ"):
             engine.load(2, text, expected_probe=policy.probe_logprobs())
         engine.load(2, tensors, expected_probe=policy.probe_logprobs())
+        assert 0.0 < engine.metrics()["engine/probe_gap"] < 0.01
         assert engine.policy_version == 2
     finally:
         engine.close()

@@ -47,13 +47,13 @@ def image(seed: int) -> np.ndarray:
 def question(seed: int) -> Question:
     rng = np.random.default_rng(seed)
     ask, answer = rng.integers(100, 5000, 4 + seed % 3).tolist(), rng.integers(100, 5000, 5).tolist()
-    return Question(ask, [1, 2], 2, answer, [1.0] * 5, ITEM)
+    return Question(ask, [1, 2], 2, answer, [1.0] * 5, [-1] * 5, (0, 0, 0, 0), ITEM)
 
 
 @torch.no_grad()
 def answer_logits(reader: Reader, pages: list[Any]) -> torch.Tensor:
     batch = make_batch(pages)
-    return reader.logits(reader(batch)[0][batch.targets_QL >= 0])
+    return reader.logits(reader(batch).hidden_QLE[batch.targets_QL >= 0])
 
 
 def test_questions_about_one_page_do_not_see_each_other(reader: Reader) -> None:
