@@ -101,7 +101,7 @@ class Asker:
 
     def __init__(self, tokenizer: Any, fonts: Fonts, *, max_questions: int) -> None:
         self._encode = lambda text: list(tokenizer.encode(text, add_special_tokens=False))
-        self._decode = lambda token: str(tokenizer.decode([token])).strip()
+        self._text = lambda tokens: str(tokenizer.decode(tokens))
         self._fonts = fonts
         self._max_questions = max_questions
 
@@ -118,15 +118,17 @@ class Asker:
         x, y = (min(999, max(0, round(1000 * at / size))) for at, size in zip(item.middle, (WIDTH, HEIGHT), strict=True))
         answer = self._encode(f" click({x:03d}, {y:03d}){_NEWLINE}")
         weights, digits, num_before, number = [], [], 0, 0
-        for said in map(self._decode, answer):
-            number = number + 1 if said.isdigit() else 0
+        for token in answer:
+            number = number + 1 if self._text([token]).strip().isdigit() else 0
             weights.append(DIGIT_WEIGHTS[number - 1] if number else _OTHER_WEIGHT)
             digits.append(num_before if number in (1, 2) else -1)
             num_before += number in (1, 2)
         before, after = rng.choice(_ASKS).split("{}")
         ask = self._encode(f"{_NEWLINE}Task: {before}{name}{after}{_NEWLINE}Action:")
-        # The blank before a word belongs to its token.
-        begin, end = (len(self._encode(f"{_NEWLINE}Task: {text}")) for text in (before.rstrip(), f"{before}{name}"))
+        # The blank before a word belongs to its token, and what ends a sentence may share one with a quotation mark.
+        begin = len(self._encode(f"{_NEWLINE}Task: {before.rstrip()}"))
+        length = len(f"{_NEWLINE}Task: {before}{name}")
+        end = next(end for end in range(begin, len(ask)) if len(self._text(ask[:end])) >= length)
         known = {token for word in item.words for form in (word, word.lower()) for token in self._forms(form)}
         words = [index for index in range(begin, end) if ask[index] in known]
         place = (x // 100, x // 10 % 10, y // 100, y // 10 % 10)
