@@ -110,8 +110,8 @@ def tower_module(model: Any) -> torch.nn.Module:
 
 def _find_places_exactly(tower: torch.nn.Module) -> None:
     """Towers of tiles find a patch's place in a table by its share of the side, in the type of the pixels. In bfloat16 that is
-    exact for powers of two alone: of 20 patches a side, 6 get a neighbour's place (transformers 5.19; vLLM does it in float32). So
-    pixels stay float32 until the map from patches to vectors."""
+    exact for powers of two alone: of 20 patches a side, 6 get a neighbour's place (transformers 5.19; vLLM does it in float32).
+    So pixels stay float32 until the map from patches to vectors."""
     embeddings: Any = getattr(tower, "embeddings", None)
     if not hasattr(embeddings, "num_patches_per_side"):
         return

@@ -1,6 +1,7 @@
 """Buckets, manifests, checksums and digests of weights."""
 
 import json
+import math
 import struct
 from pathlib import Path
 
@@ -12,8 +13,10 @@ from computerrl.common.errors import WeightError
 from computerrl.common.weight_plan import (
     ALIGN_BYTES,
     PROBE_TOKENS,
+    PROBE_TOLERANCE,
     Manifest,
     TensorSpec,
+    check_probe,
     checksum,
     folder_digest,
     plan_buckets,
@@ -98,3 +101,20 @@ def test_folder_digest_no_model_is_a_weight_error(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"\0" * 100)
     with pytest.raises(WeightError, match="no safetensors file"):
         folder_digest(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", PROBE_TOLERANCE)
+@pytest.mark.parametrize("count", [12, 15])
+def test_a_few_undecided_log_probs_are_no_other_weights(dtype: str, count: int) -> None:
+    learner, near = [-10.0] * count, PROBE_TOLERANCE[dtype]
+    few = count // 4
+    assert check_probe(learner, [*learner[few:], *[-18.0] * few], dtype=dtype) == 0.0
+    assert check_probe(learner, [one - 0.9 * near for one in learner], dtype=dtype) == pytest.approx(0.9 * near)
+    for wrong in (
+        [one - 1.1 * near for one in learner],
+        [*learner[few + 1 :], *[-18.0 - count * near] * (few + 1)],
+        [*learner[1:], math.nan],
+        [*learner[1:], -math.inf],
+    ):
+        with pytest.raises(WeightError, match="probe log-probs differ"):
+            check_probe(learner, wrong, dtype=dtype)
