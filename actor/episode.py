@@ -26,7 +26,7 @@ from computerrl.common.errors import ComputerRLError, TaskFailed
 from computerrl.common.messages import (
     Action,
     Assignment,
-    Element,
+    Demonstration,
     ElementTarget,
     EndReason,
     Evaluation,
@@ -68,7 +68,7 @@ class DesktopCalls(Protocol):
 
     def step(self, lease: Lease, action: Action, *, completion: str = "") -> StepResult: ...
 
-    def demonstrate(self, lease: Lease) -> str: ...
+    def demonstrate(self, lease: Lease) -> Demonstration: ...
 
     def evaluate(self, lease: Lease, final_action: FinalAction = "") -> Evaluation: ...
 
@@ -255,29 +255,27 @@ class _Episode:
         return places_of(action, seen.elements, width=seen.screen_width, height=seen.screen_height)
 
     def _target(self, chosen: _Chosen, places: tuple[int, ...]) -> ElementTarget | None:
-        """The element at which the demonstrator would point now; None where it names no single one.
+        """What the demonstrator would point at now; None where it names no single thing.
 
         A demonstrator may count its actions, so it knows no way back: after an action that is not its own it is not asked again.
         """
         try:
             with self._setting.during("desktop"):
-                shown = parse_action(self._desktops.demonstrate(self._lease))
+                demonstration = self._desktops.demonstrate(self._lease)
         except TaskFailed as error:
             self._knows_targets = False
             task = self._assignment.task
             log.get_logger().warning("target.unknown", family=task.family, seed=task.seed, reason=str(error))
             return None
-        seen = self.observation
-        element = named_element(seen.elements, shown)
+        seen, shown = self.observation, parse_action(demonstration.action_text)
         try:
             action = self._parse(chosen)
         except ActionSyntaxError:
-            self._knows_targets = is_same_kind = False
-        else:
-            is_same_kind = action.name == shown.name
-            hit = element is not None and is_same_kind and len(places) == 2 and holds(element, *places)
-            self._knows_targets = hit or same_action(seen.elements, action, shown)
-        return None if element is None else _element_target(seen, element, is_same_kind=is_same_kind)
+            action = None
+        target = _element_target(seen, demonstration, shown, is_same_kind=action is not None and action.name == shown.name)
+        hit = target is not None and target.is_same_kind and len(places) == 2 and holds(target, *places)
+        self._knows_targets = hit or (action is not None and same_action(seen.elements, action, shown))
+        return target
 
     def _act_beside_demonstrator(self, chosen: _Chosen) -> _Acted:
         """Do the demonstrator's action, chosen or not; end the episode instead when it was not chosen and no patch is left."""
@@ -313,7 +311,7 @@ class _Episode:
         """The demonstrator's next action, as the policy would have to say it. Raises `Unsayable`, with a warning in the log."""
         began = time.perf_counter()
         with self._setting.during("desktop"):
-            action_text = self._desktops.demonstrate(self._lease)
+            action_text = self._desktops.demonstrate(self._lease).action_text
         task = self._assignment.task
         try:
             text = self._prompt.render(action_text, self.observation, seed=f"{task.task_id}:{len(self.steps)}")
@@ -410,16 +408,18 @@ class _Episode:
         )
 
 
-def _element_target(seen: Observation, element: Element, *, is_same_kind: bool) -> ElementTarget:
-    return ElementTarget(
-        x=element.x,
-        y=element.y,
-        width=element.width,
-        height=element.height,
-        screen_width=seen.screen_width,
-        screen_height=seen.screen_height,
-        is_same_kind=is_same_kind,
-    )
+def _element_target(
+    seen: Observation, demonstration: Demonstration, shown: Action, *, is_same_kind: bool
+) -> ElementTarget | None:
+    """What ``shown``, the action of ``demonstration``, points at; None where that is no single thing of a known size."""
+    element = named_element(seen.elements, shown)
+    if element is not None:
+        place = element.x, element.y, element.width, element.height
+    elif demonstration.width and demonstration.height:
+        place = shown.args["target"], shown.args["y"], demonstration.width, demonstration.height
+    else:
+        return None
+    return ElementTarget(*place, seen.screen_width, seen.screen_height, is_same_kind)
 
 
 @dataclass(frozen=True, slots=True)

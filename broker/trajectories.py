@@ -31,8 +31,9 @@ from computerrl.common.messages import (
 _GROUP_LIMIT = SIZE_LIMITS[TrajectoryGroup.__name__]
 _MAX_GROUP_BYTES = _GROUP_LIMIT.total_bytes - _GROUP_LIMIT.header_bytes
 _CONTENT_HASH = re.compile(r"[0-9a-f]{32}\Z")
-_STEP_BYTES, _TRAJECTORY_BYTES = 2048, 8192
-"""Maximum bytes of a step and of a trajectory in a message's header, without the texts that may be of any length."""
+_STEP_BYTES, _IMAGE_BYTES, _TRAJECTORY_BYTES = 2048, 1024, 8192
+"""Maximum bytes of a step, of an image that it names and of a trajectory in a message's header, without the texts that may be of
+any length."""
 
 
 class TrajectoryIntake:
@@ -174,7 +175,7 @@ def malformation(trajectory: Trajectory, state: OrderState, slot: Slot) -> str:
     if group_size * trajectory.num_bytes > _MAX_GROUP_BYTES:
         return f"its arrays are too large: a group of {group_size} such would be larger than any message"
     if group_size * _max_header_bytes(trajectory) > _GROUP_LIMIT.header_bytes:
-        return f"its texts are too large: a group of {group_size} such would be larger than any message"
+        return f"its texts and images are too many: a group of {group_size} such would be larger than any message"
     for number, step in enumerate(trajectory.steps):
         problem = _step_problem(step, kind=trajectory.kind)
         if problem:
@@ -183,7 +184,10 @@ def malformation(trajectory: Trajectory, state: OrderState, slot: Slot) -> str:
 
 
 def _max_header_bytes(trajectory: Trajectory) -> int:
-    of_steps = sum(_STEP_BYTES + _num_bytes(step.action_text) + _num_bytes(step.action_error) for step in trajectory.steps)
+    of_steps = sum(
+        _STEP_BYTES + len(step.images) * _IMAGE_BYTES + _num_bytes(step.action_text) + _num_bytes(step.action_error)
+        for step in trajectory.steps
+    )
     return _TRAJECTORY_BYTES + _num_bytes(trajectory.instruction) + of_steps
 
 

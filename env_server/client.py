@@ -87,9 +87,9 @@ class DesktopClient:
         in ``action_error``."""
         return self._ask(StepRequest(lease=lease, action=action, completion=completion), StepResult, self._step_timeout_s)
 
-    def demonstrate(self, lease: Lease) -> str:
-        """The scripted demonstrator's next action, as the text that the policy would have to write."""
-        return self._ask(DemonstrationRequest(lease=lease), Demonstration, self._step_timeout_s).action_text
+    def demonstrate(self, lease: Lease) -> Demonstration:
+        """The scripted demonstrator's next action."""
+        return self._ask(DemonstrationRequest(lease=lease), Demonstration, self._step_timeout_s)
 
     def evaluate(self, lease: Lease, final_action: FinalAction = "") -> Evaluation:
         """Verdict on the desktop's state after ``final_action``."""

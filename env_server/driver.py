@@ -88,6 +88,9 @@ class TaskInstance:
     """Demonstrator: (instruction, observation, actions so far, get) -> next action. The getter is for facts no screen shows."""
     calls_applications: bool = False
     """Whether ``demonstrate`` calls functions of applications; else it uses mouse and keyboard alone."""
+    drawn_size: Callable[[Action, Observation, Getter], tuple[int, int]] | None = None
+    """Width and height in pixels of the drawn thing, in no element, whose middle a demonstrated action names; (0, 0) where it
+    names none. None: demonstrations name elements."""
     demonstrate_by_hand: Callable[[str, Observation, Sequence[Action], Getter], Action] | None = None
     """Demonstrator with mouse and keyboard alone, where ``demonstrate`` calls applications; None: there is none."""
     judges_giving_up: bool = False

@@ -25,8 +25,9 @@ Render = Callable[[Sequence[Turn], bool], str]
 MAX_OWN_CHARS = 100_000
 """A template's own text in a conversation; those of published models stay below a tenth of it."""
 
-_ESCAPED = ": \"a\", <b> & 'c'\n\td"
-"""Ends a marked text: characters that a template for another use of its text would write otherwise."""
+_ENDING = ": \"a\", <b> & 'c'\n\td" + " and so on" * 2000
+"""Ends a marked text: characters that a template for another use of its text would write otherwise, and a line as long as a whole
+prompt, which a template must neither cut nor break."""
 
 _PARTS = "'type': 'text'"
 """Stands in the text of a template that writes a list of parts as Python would."""
@@ -133,7 +134,7 @@ class ChatTemplate:
         """``turns``: role of each, and whether it shows an image."""
         roles = [role for role, _ in turns]
         marked = [
-            ChatMessage(role, f"{role}-text-{number}{_ESCAPED}", _MARK if shows else None)
+            ChatMessage(role, f"{role}-text-{number}{_ENDING}", _MARK if shows else None)
             for number, (role, shows) in enumerate(turns)
         ]
         num_images = sum(shows for _, shows in turns)

@@ -2,17 +2,13 @@
 
 Written for the benchmark from the published description: one interpreter per call, the tree walked node by node through
 the accessibility library, a screenshot by XGetImage encoded as PNG at level 6, fixed pauses (2 s after an action). It runs
-in the container's namespaces by `nsenter`; Apptainer's own `exec` would start a second container.
+as a command of a task does.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-from pathlib import Path
-
 from computerrl.env_server.drivers.guest_driver import GuestDriver
-from computerrl.env_server.drivers.memory import processes_below
+from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
 
 PAUSE_S = 2.0
 """OSWorld's `DesktopEnv.step(pause=2)`."""
@@ -87,20 +83,7 @@ def screenshot(driver: GuestDriver) -> int:
 
 def _run(driver: GuestDriver, script: str, *args: str) -> str:
     """Run a script with a fresh interpreter inside the desktop, as every call of OSWorld's execute route does."""
-    inside = next(pid for pid in processes_below(driver.pid or 0) if _name(pid) == "openbox")
-    environment = dict(item.split("=", 1) for item in Path(f"/proc/{inside}/environ").read_text().split("\0") if "=" in item)
-    command = ["nsenter", "--target", str(inside), "--user", "--preserve-credentials", "--mount", "--pid", "--net", "--ipc"]
-    done = subprocess.run(
-        [*command, "python3", "-c", script, *args],
-        env={**environment, "PATH": os.environ["PATH"]},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = CalledDesktop(driver.get).run(["python3", "-c", script, *args], timeout_s=120.0)
     if done.returncode != 0:
         raise RuntimeError(f"the baseline failed inside the desktop: {done.stderr.strip()[-500:]}")
     return done.stdout
-
-
-def _name(pid: int) -> str:
-    return Path(f"/proc/{pid}/comm").read_text().strip()

@@ -8,13 +8,14 @@ changes, and those of which no event told. Needs the image full.
 
 from __future__ import annotations
 
+import os
 import statistics
 import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from computerrl.benchmarks.env import playing
 from computerrl.common.config import DesktopConfig
@@ -24,10 +25,11 @@ from computerrl.env_server.drivers import make_driver
 from computerrl.env_server.drivers.guest_driver import GuestDriver
 from computerrl.env_server.drivers.memory import processes_below
 from computerrl.env_server.drivers.screenshots import ScreenshotStore
-from computerrl.env_server.guest.reading.dbus import Bus, Call, Connection, Signal
+from computerrl.env_server.guest.reading.dbus import Bus, Call, Connection, Signal, path_of
 from computerrl.env_server.guest.reading.tree_walk import ACCESSIBLE, PROPERTIES, ROOT, Node, Reading, TreeWalk
 from computerrl.env_server.tasks import FAMILIES
 
+C = TypeVar("C", bound=Connection)
 _REGISTRY = "org.a11y.atspi.Registry"
 _FAMILIES = {
     "calc": ("soffice", ("calc-type-cell", "forge-calc-correct-value")),
@@ -80,7 +82,8 @@ def _rows(driver: GuestDriver, bus: Bus, app: str, *, num_seeds: int) -> list[di
     time.sleep(_EVENTS_S)
     name = _name_of(bus, label)
     reading = Reading(closed_below=_SHEETS if label == "soffice" else frozenset())
-    direct = Connection(_outside(driver, _call(bus, name, ROOT, "org.a11y.atspi.Application", "GetApplicationBusAddress")))
+    own_address = _call(bus, name, ROOT, "org.a11y.atspi.Application", "GetApplicationBusAddress")
+    direct = _connect(driver, Connection, own_address)
     warm, on_bus = TreeWalk(direct, name), TreeWalk(bus, name)
     nodes = _read(warm, reading)
     _read(on_bus, reading)
@@ -183,22 +186,31 @@ def _read(walk: TreeWalk, reading: Reading) -> list[Node]:
 
 
 def _accessibility_bus(driver: GuestDriver) -> Bus:
-    session = Bus(_outside(driver, _session_bus(driver)[1]))
-    return Bus(_outside(driver, _call(session, "org.a11y.Bus", "/org/a11y/bus", "org.a11y.Bus", "GetAddress")))
+    session = _connect(driver, Bus, _session_bus(driver)[1])
+    return _connect(driver, Bus, _call(session, "org.a11y.Bus", "/org/a11y/bus", "org.a11y.Bus", "GetAddress"))
 
 
 def _session_bus(driver: GuestDriver) -> tuple[int, str]:
     """Process id and address of the desktop's session bus."""
     for pid in processes_below(driver.pid or 0):
         words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-        if words[0].endswith("dbus-daemon") and "--session" in words:
+        if words[0].endswith("dbus-daemon") and any(word.endswith("session_bus.conf") for word in words):
             return pid, next(word.partition("=")[2] for word in words if word.startswith("--address="))
     raise RuntimeError("the desktop has no session bus")
 
 
-def _outside(driver: GuestDriver, address: str) -> str:
-    """The address of a socket on the desktop, as it is reached from outside its container."""
-    return f"unix:path=/proc/{_session_bus(driver)[0]}/root{address.partition('path=')[2].partition(',')[0]}"
+def _connect(driver: GuestDriver, kind: type[C], address: str) -> C:
+    """Connect to a socket on the desktop from outside its container, and as its user: a bus takes nobody else."""
+    pid = _session_bus(driver)[0]
+    socket = Path(f"/proc/{pid}/root{path_of(address)}")
+    folder = os.open(socket.parent, os.O_PATH)  # root alone may go this way, and the desktop's user the rest of it
+    before = os.geteuid()
+    os.seteuid(os.stat(f"/proc/{pid}").st_uid)
+    try:
+        return kind(f"unix:path=/proc/self/fd/{folder}/{socket.name}")
+    finally:
+        os.seteuid(before)
+        os.close(folder)
 
 
 def _name_of(bus: Bus, label: str) -> str:

@@ -170,8 +170,10 @@ def _judgements(folder: Path, store: ScreenshotStore, *, num_times: int) -> list
         driver.reset(instance)
         judge.prepare(task)
         judge.judge(task, instance, driver.get)
-        own = [_timed(lambda: judge.judge(task, instance, driver.get))[1] for _ in range(num_times)]
-        in_place = [_timed(lambda: instance.evaluate(driver.get))[1] for _ in range(num_times)]
+        own, in_place = [], []
+        for _ in range(num_times):  # in turn: the office's part of both drifts
+            own.append(_timed(lambda: judge.judge(task, instance, driver.get))[1])
+            in_place.append(_timed(lambda: instance.evaluate(driver.get))[1])
     finally:
         judge.close()
         driver.close()

@@ -149,7 +149,7 @@ class _Play:
                 client.reset(lease, task)
                 has_begun = True
                 for _ in range(_MAX_ACTIONS):
-                    action = parse_action(client.demonstrate(lease))
+                    action = parse_action(client.demonstrate(lease).action_text)
                     if action.name == "done" or client.step(lease, action).finished:
                         break
                 verdict = client.evaluate(lease, "done")
@@ -158,8 +158,9 @@ class _Play:
                     print(f"{task.task_id} failed: {verdict.detail}", file=sys.stderr)
             except ComputerRLError as error:
                 # A desktop that an attacker has just given back may have to be replaced: the task is played on another one.
-                self._count("lost" if has_begun else "not begun")
-                print(f"{task.task_id} on desktop {lease.desktop}: {error}", file=sys.stderr)
+                what = "lost" if has_begun else "not begun"
+                self._count(what)
+                print(f"{what}: {task.task_id} on desktop {lease.desktop}: {error}", file=sys.stderr)
             _release(client, lease)
 
     def _attack(self, index: int) -> None:
@@ -176,7 +177,7 @@ class _Play:
                     self._count("attacks")
                     CalledDesktop(self._drivers[lease.desktop].get).launch(ATTACKS[aim])
                     for _ in range(rng.randrange(4)):
-                        client.step(lease, parse_action(client.demonstrate(lease)))
+                        client.step(lease, parse_action(client.demonstrate(lease).action_text))
                 client.evaluate(lease, "done")
             except ComputerRLError:
                 # The attackers' own desktops may break as they like.

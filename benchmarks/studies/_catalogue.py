@@ -186,10 +186,18 @@ demonstrations of its own kind, as many of both, and then learns by RL for equal
 
 _PIXELS: Mapping[str, Any] = {
     "model.name": "tiny-vision",
-    "model.trainable_top_layers": None,
+    "model.trainable_top_layers": 19,
+    "desktop.screen_width": 320,  # a page fills it, and the model knows pages of this size
+    "desktop.screen_height": 420,
+    "desktop.screenshot_format": "png",
+    "actor.require_done": False,
     "actor.prompt.format": "compact_vision",
+    "actor.prompt.images": 1,
+    "actor.prompt.max_prompt_tokens": 256,
     "tasks.actions": "gui",
+    "tasks.max_steps": 1,
     "learner.algorithm.name": "grounding",
+    "learner.algorithm.options.temperature": 1.0,
 }
 
 
@@ -230,10 +238,10 @@ The published gains are those of models of 3B and 7B parameters on annotated scr
             "web-click-tab",
             "web-click-widget",
         ),
-        "tasks.max_steps": 2,
-        "learner.recipe.demos_per_family": 16,
+        "learner.recipe.demos_per_family": 8,
+        "learner.recipe.bc_epochs": 1,
         "learner.recipe.eval_cloned_episodes_per_family": 25,
-        "learner.recipe.max_rl_env_steps": 3000,
+        "learner.recipe.max_rl_env_steps": 1000,
     },
     quick={**QUICK, **_PIXELS, "tasks.families": ["web-click-button", "web-click-test-2"]},
     columns={
@@ -251,7 +259,7 @@ The published gains are those of models of 3B and 7B parameters on annotated scr
     limits=(
         "What a larger model would gain: `--model FOLDER` tries the same with another vision-language model.",
         "Rewards without an outcome, as published: the option `outcome_weight` of `grounding`.",
-        "Shapes that are in no accessibility tree: their demonstrations name a pixel, and no box is known.",
+        "Points between things, and recordings by mouse: no box is known where a demonstration names a pixel of nothing drawn.",
     ),
     quick_arms=("outcome", "Gaussian"),
 )

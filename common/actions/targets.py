@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from computerrl.common.actions import ACTIONS
-from computerrl.common.messages import MAX_PLACES, Action, Element
+from computerrl.common.messages import MAX_PLACES, Action, Element, ElementTarget
 
 MAX_LABEL_CHARS = 32
 """Elements with longer texts are shown and demonstrated by number: a prompt may cut them."""
@@ -82,7 +82,7 @@ def named_element(elements: Sequence[Element], action: Action) -> Element | None
         return None
 
 
-def holds(element: Element, x: int, y: int) -> bool:
+def holds(element: Element | ElementTarget, x: int, y: int) -> bool:
     """Does ``element`` hold a pixel? Its edges belong to it."""
     return abs(x - element.x) * 2 <= element.width and abs(y - element.y) * 2 <= element.height
 

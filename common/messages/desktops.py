@@ -144,6 +144,11 @@ class Demonstration(Wire, frozen=True):
 
     action_text: str
     """Text that the policy would have to write for this action."""
+    width: Number = 0
+    """Width in pixels of the drawn thing whose middle the action names as a pixel; 0: the action names none, or its size is not
+    known."""
+    height: Number = 0
+    """Height of that thing."""
 
 
 class EvaluationRequest(Wire, frozen=True):

@@ -66,7 +66,7 @@ class StepTiming(Wire, frozen=True):
 
 
 class ElementTarget(Wire, frozen=True):
-    """The element at which the demonstrator's next action points. Grounding rewards are computed from it
+    """The element, or the drawn thing, at which the demonstrator's next action points. Grounding rewards are computed from it
     (`learner.objective.grounding`); no prompt shows it."""
 
     x: int
@@ -112,8 +112,8 @@ class Step(Wire, frozen=True):
     """Whether the action equals the demonstrator's. If not, the demonstrator's was done instead, or the episode ended. None: no
     demonstrator took part."""
     target: ElementTarget | None = None
-    """Element at which the demonstrator would have pointed, for an algorithm that `WantsTargets`. None: the episode had left the
-    demonstration, the demonstrator's action names no single element, or the order asks for no targets."""
+    """Element or drawn thing at which the demonstrator would have pointed, for an algorithm that `WantsTargets`. None: the
+    episode had left the demonstration, the demonstrator's action names no single one, or the order asks for no targets."""
 
     def __post_init__(self) -> None:
         take_arrays(self, _STEP_ARRAYS)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from computerrl.common.errors import ConfigError, Problem, SetupError
 from computerrl.common.models.weight_files import weight_problems
 
 BUILT_IN_MODELS = {"smollm2-135m": 8192, "tiny-vision": 8192, "tiny-random": 2048}
 """Name that `learner.model_store` can make without a network -> its context in tokens."""
-BUILT_IN_EDITIONS = {"tiny-vision": "a23a560c"}
+BUILT_IN_EDITIONS = {"tiny-vision": "fae6f2be"}
 """Name of a built-in model that the package carries weights of -> how the SHA-256 of their file begins: a folder made from other
 weights is another folder."""
 
@@ -78,7 +78,9 @@ def named_image_token(folder: Path) -> str | None:
 def sliding_window(name: str) -> int | None:
     """How many tokens back model ``name`` sees in its narrowest layers; None: all of them, or there is no such model."""
     text = _text_settings(model_folder(name))
-    window = text.get("sliding_window") if text.get("use_sliding_window", True) else None
+    layers = text.get("layer_types")
+    has_narrow = not isinstance(layers, list) or "sliding_attention" in layers
+    window = text.get("sliding_window") if has_narrow and text.get("use_sliding_window", True) else None
     return window if type(window) is int and window > 0 else None
 
 
@@ -126,14 +128,20 @@ def _rope_settings(text: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _scaled(positions: int, rope: dict[str, Any]) -> int:
     kind, factor = rope.get("rope_type", rope.get("type")), rope.get("factor")
-    if not isinstance(factor, int | float) or kind in _ALREADY_STRETCHED:
+    if not _is_factor(factor) or kind in _ALREADY_STRETCHED:
         return positions
     original = rope.get("original_max_position_embeddings")
-    if kind == "yarn" and isinstance(original, int):
+    if kind == "yarn" and type(original) is int:
         return int(original * factor)
     return int(positions * factor) if kind in (*_STRETCHED, "yarn") else positions
 
 
+def _is_factor(value: Any) -> TypeGuard[float]:
+    """JSON knows infinities, NaN and numbers of any size."""
+    return type(value) in (int, float) and 0 < value <= _MAX_FACTOR
+
+
+_MAX_FACTOR = 1e6
 _MAX_TOKENS = 2**31
 """Ids travel as int32."""
 
@@ -233,11 +241,14 @@ def _config_problems(path: Path) -> list[tuple[str, str]]:
         reason = f"the weights in {str(path)!r} are quantised (quantization_config: {method!s:.40}), which nothing here trains"
         return [(reason, "use the model before it was quantised, or dequantise it and save_pretrained()")]
     text = _text_settings(path)
-    return [
-        (f"config.json in {str(path)!r} has {name} {text[name]!r:.40}, not a whole number above 0", "copy the model folder again")
+    sizes = [
+        f"{name} {text[name]!r:.40}, not a whole number above 0"
         for name in ("vocab_size", "hidden_size", "num_hidden_layers")
         if name in text and (type(text[name]) is not int or text[name] < 1)
     ]
+    factors = [rope["factor"] for rope in _rope_settings(text) if rope.get("factor") is not None]
+    odd = [f"a rope scaling factor of {factor!r:.40}, which is none" for factor in factors if not _is_factor(factor)]
+    return [(f"config.json in {str(path)!r} has {fault}", "copy the model folder again") for fault in (*sizes, *odd)]
 
 
 def _tokenizer_problems(path: Path) -> list[tuple[str, str]]:

@@ -20,6 +20,8 @@ _MAX_HEADER_BYTES = 100_000_000
 _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight")
 _LAYER = re.compile(r"(?:model\.|language_model\.)*layers\.(\d+)\.")
+_MAX_DIGITS = 9
+"""Of a layer's number; Python reads no number of thousands of digits."""
 _OTHERS = {
     "*adapter_model*": ("an adapter", "merge it into its base model: PeftModel.merge_and_unload(), then save_pretrained()"),
     "*.bin": ("pickled weights, which are never loaded", "load them where you trust them, then save_pretrained() there"),
@@ -87,9 +89,9 @@ def _places(folder: Path) -> dict[str, str]:
 
 def _header(file: Path) -> dict[str, Mapping[str, Any]] | None:
     """Tensor -> its dtype and shape; None where there is no file. Raises `ValueError`: why it is not whole."""
-    if not file.is_file():
-        return None
     try:
+        if not file.is_file():
+            return None
         with file.open("rb") as opened:
             size, head = os.fstat(opened.fileno()).st_size, opened.read(8)
             length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
@@ -101,10 +103,10 @@ def _header(file: Path) -> dict[str, Mapping[str, Any]] | None:
     try:
         tensors = {name: entry for name, entry in json.loads(text).items() if name != "__metadata__"}
         end = max((int(entry["data_offsets"][1]) for entry in tensors.values()), default=0)
-        shapes_are_lists = all(isinstance(entry["shape"], list) for entry in tensors.values())
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
-        shapes_are_lists = False
-    if not shapes_are_lists:
+        is_whole = all(isinstance(entry["shape"], list) and isinstance(entry["dtype"], str) for entry in tensors.values())
+    except (ArithmeticError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
+        is_whole = False  # JSON knows infinities, which are no integers.
+    if not is_whole:
         raise ValueError("has a damaged header")
     if 8 + length + end != size:
         raise ValueError(f"has {size} bytes, and its header tells of {8 + length + end}")
@@ -127,7 +129,7 @@ def _tensor_problems(folder: Path, tensors: Mapping[str, Mapping[str, Any]], set
     if has_head and "lm_head.weight" not in tensors:
         reason = f"the weights in {str(folder)!r} lack 'lm_head.weight', and config.json says tie_word_embeddings: false"
         problems.append((reason, "copy the whole model folder, or set tie_word_embeddings to true where that is so"))
-    layers = {int(found[1]) for found in map(_LAYER.match, tensors) if found}
+    layers = {int(found[1][:_MAX_DIGITS]) for found in map(_LAYER.match, tensors) if found}
     wanted = settings.get("num_hidden_layers")
     if layers and isinstance(wanted, int) and (lacking := sorted(set(range(min(wanted, 10_000))) - layers)):
         reason = f"config.json in {str(folder)!r} names {wanted} layers, and the weights lack layer {lacking[0]}"

@@ -24,6 +24,9 @@ from computerrl.env_server.image.find import image_path
 _ACCOUNT_FILES = ("passwd", "group", "resolv.conf")
 """Apptainer makes a copy of the host's for each container, with what this host calls its users, and leaves it writable."""
 
+_MAX_TERMINALS = 64
+"""Terminals that a desktop may have open. All containers of a host share about 3,000."""
+
 PREPARE = f"""
 user=$1; group=$2; stage=$3; fuse=$4
 shift 4
@@ -46,7 +49,7 @@ for name in full null random tty urandom zero $fuse; do
 done
 mkdir shm pts
 mount --bind $stage/shm shm
-mount -t devpts -o newinstance,ptmxmode=0666,mode=0620 devpts pts
+mount -t devpts -o newinstance,ptmxmode=0666,mode=0620,max={_MAX_TERMINALS} devpts pts
 ln -s pts/ptmx ptmx
 ln -s /proc/self/fd fd
 ln -s fd/0 stdin

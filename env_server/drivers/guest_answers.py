@@ -25,6 +25,10 @@ from computerrl.env_server.guest.wire import (
     bytes_from_json,
 )
 
+_MAX_PARTS = 1_000_000
+"""Of a value: each part takes some 70 bytes, and while it is decoded no other desktop's thread runs. A frame of 64 MiB holds 20
+million: 1.5 GiB and 5 s."""
+
 _Pixels = Annotated[int, Meta(ge=-(2**31), le=2**31)]
 _Count = Annotated[int, Meta(ge=0, le=2**62)]
 _Seconds = Annotated[float, Meta(ge=0.0, le=1e6)]
@@ -78,10 +82,21 @@ def decode(frame: bytes, *, index: int) -> GuestAnswer:
 
 def value_of(raw: msgspec.Raw, *, index: int) -> Any:
     """Value of a part of an answer that may be of any type. Raises `DesktopBroken`."""
+    data = bytes(raw)
+    if _has_many_parts(data):
+        raise DesktopBroken(f"desktop {index} sent no value: more than {_MAX_PARTS} parts")
     try:
-        return json.loads(bytes(raw), object_hook=bytes_from_json)
+        return json.loads(data, object_hook=bytes_from_json)
     except (ValueError, TypeError, RecursionError) as error:
         raise DesktopBroken(f"desktop {index} sent no value: {str(error)[:200]}") from error
+
+
+def _has_many_parts(data: bytes) -> bool:
+    """Whether JSON holds more lists, objects, texts and numbers than any fact has; texts may be of any length."""
+    pieces = data.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', 2 * _MAX_PARTS)
+    if len(pieces) > 2 * _MAX_PARTS:
+        return True
+    return sum(piece.count(mark) for piece in pieces[::2] for mark in (b",", b"[", b"{")) > _MAX_PARTS
 
 
 def findings_of(raw: msgspec.Raw, *, index: int) -> Findings:

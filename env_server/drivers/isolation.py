@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import resource
 import shlex
 import shutil
 import stat
@@ -26,7 +27,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from computerrl.common.errors import Problem, SetupError
-from computerrl.env_server.drivers.memory import FILES
+from computerrl.env_server.drivers.memory import FILES, MAX_OPEN_FILES
 
 GUEST = Path(__file__).resolve().parents[1] / "guest"
 
@@ -38,10 +39,19 @@ NUM_FILES_LIMIT = 100_000
 _FIRST_PIDS = 300
 """Process ids below this are given out once only (the kernel's RESERVED_PIDS), so they do not count."""
 
+_LIMITS_PER_USER = "max_inotify_instances=64 max_inotify_watches=16384"
+"""Watchers of files that a desktop may have. The kernel counts them per user, and desktops of an ordinary user are all one: a
+desktop without a limit of its own would take those of all others (128 by default; a desktop uses about 10)."""
+_MAX_TIMERS = 4096
+"""Timers and pending signals of a desktop, which the kernel counts in the same way."""
+
 KEEPER = f"""
 exec 3<&0 </dev/null
 [ -z "$1" ] || echo "$1" > /proc/sys/kernel/pid_max
 shift
+for limit in {_LIMITS_PER_USER}; do
+  {{ echo ${{limit#*=}} > /proc/sys/user/${{limit%=*}}; }} 2>/dev/null
+done
 mount -t tmpfs -o size={FILES_LIMIT},nr_inodes={NUM_FILES_LIMIT},mode=0700 tmpfs {FILES} || exit 1
 mkdir -m 1777 {FILES}/tmp {FILES}/var-tmp {FILES}/shm && mkdir {FILES}/user {FILES}/tmp/agent || exit 1
 ( cat <&3 >/dev/null; kill -KILL -1 ) >/dev/null &
@@ -214,9 +224,13 @@ def as_ordinary_user(*, max_processes: int) -> list[str]:
     The kernel counts them per user namespace (since 5.14), so that desktops do not share one limit; before, per user.
     """
     user, group = ordinary_user()
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    num_files = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
     return [
         "prlimit",
+        f"--nofile={num_files}:{num_files}",
         f"--nproc={max_processes}",
+        f"--sigpending={_MAX_TIMERS}",
         "--core=0",
         "unshare",
         "--user",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -26,8 +27,12 @@ _MAX_SESSIONS = 64
 """A desktop with more is ended."""
 _HELD_BACK_NICE = 19
 
-_MAX_OPEN_FILES = 8192
-"""Of all processes of a desktop, about 500 in use: the 400 KiB that the kernel may hold for a socket count to none of them."""
+MAX_OPEN_FILES = 8192
+"""Of all processes of a desktop, and of each, about 500 in use: the 400 KiB that the kernel may hold for a socket count to none
+of them."""
+
+_FEW_CONNECTIONS = 16
+"""Ends of connections; together they may hold some 100 MiB."""
 
 _MIB = 1024 * 1024
 
@@ -100,13 +105,41 @@ def files_mb(root: int) -> float:
     return (system.f_blocks - system.f_bfree) * system.f_frsize / _MIB
 
 
+def network_mb(pids: list[int]) -> float:
+    """Bytes on their way through the connections of a desktop's own network, MiB; 0 where it has none of its own.
+
+    The kernel holds up to `net.ipv4.tcp_rmem` and `tcp_wmem` for each end, which count to no process, and refuses memory to all
+    connections of the host beyond `net.ipv4.tcp_mem`.
+    """
+    ours = os.stat("/proc/self/ns/net").st_ino
+    for pid in pids:
+        try:
+            if os.stat(f"/proc/{pid}/ns/net").st_ino != ours:
+                return _queued_bytes(Path(f"/proc/{pid}/net")) / _MIB
+        except OSError:
+            continue  # it ended while we looked, or hides itself
+    return 0.0
+
+
+def _queued_bytes(network: Path) -> int:
+    counts = [line.split() for line in (network / "sockstat").read_text().splitlines()]
+    if sum(int(row[2]) for row in counts if row[0] in ("TCP:", "UDP:")) <= _FEW_CONNECTIONS:
+        return 0  # the lists cost some ms to read
+    rows = [row.split() for kind in ("tcp", "tcp6", "udp", "udp6") for row in _rows(network / kind)]
+    return sum(int(number, 16) for row in rows for number in row[4].split(":"))
+
+
+def _rows(place: Path) -> list[str]:
+    return place.read_text().splitlines()[1:] if place.exists() else []
+
+
 def excess(pids: list[int], *, limit_mb: float) -> float | None:
-    """Memory (MiB) of these processes (PSS) and of the desktop's files where it exceeds the limit, else None. ``pids``: the
-    desktop's outermost process first."""
-    files = files_mb(pids[0])
-    if rss_mb(pids) + files <= limit_mb:
+    """Memory (MiB) of these processes (PSS), of the desktop's files and of its connections where it exceeds the limit, else None.
+    ``pids``: the desktop's outermost process first."""
+    others = files_mb(pids[0]) + network_mb(pids)
+    if rss_mb(pids) + others <= limit_mb:
         return None  # PSS is never more than RSS, and costs far more to read
-    taken = pss_mb(pids) + files
+    taken = pss_mb(pids) + others
     return taken if taken > limit_mb else None
 
 
@@ -135,13 +168,14 @@ class ResourceWatcher:
     def __init__(
         self,
         desktops: Callable[[], Mapping[int, int]],
-        report: Callable[[int, int, str], None],
+        report: Callable[[int, int, float, str], None],
         *,
         limit_mb: float,
         max_processes: int,
         period_s: float = PERIOD_S,
     ) -> None:
-        """``desktops()``: outermost process id by desktop; ``report(desktop, pid, reason)``: it is above the limit."""
+        """``desktops()``: outermost process id by desktop; ``report(desktop, pid, since, reason)``: it is above the
+        limit; the look began at ``since`` (monotonic), and takes seconds when there are many processes."""
         self._desktops, self._report = desktops, report
         self._limit_mb, self._max_processes, self._period_s = limit_mb, max_processes, period_s
         self._held_back: dict[int, set[int]] = {}
@@ -156,18 +190,23 @@ class ResourceWatcher:
     def _run(self) -> None:
         while not self._stopped.wait(self._period_s):
             for desktop, pid in self._desktops().items():
-                pids = processes_below(pid)
-                taken = excess(pids, limit_mb=self._limit_mb)
-                if taken is not None:
-                    reason = f"takes {taken:.0f} MiB of memory, more than desktop.memory_limit_mb {self._limit_mb:.0f}"
-                    self._report(desktop, pid, reason)
-                elif (num_sessions := self._hold_back(pids)) > _MAX_SESSIONS:
-                    self._report(desktop, pid, f"runs {num_sessions} sessions, more than {_MAX_SESSIONS}")
-                elif (num_open := num_open_files(pids)) > _MAX_OPEN_FILES:
-                    self._report(desktop, pid, f"has {num_open} files open, more than {_MAX_OPEN_FILES}")
-                elif len(pids) > _PROCESSES_FACTOR * self._max_processes:
-                    reason = f"runs {len(pids)} processes, more than desktop.max_processes {self._max_processes}"
-                    self._report(desktop, pid, reason)
+                since = time.monotonic()
+                reason = self._reason_against(processes_below(pid))
+                if reason:
+                    self._report(desktop, pid, since, reason)
+
+    def _reason_against(self, pids: list[int]) -> str:
+        """The limit that these processes exceed; empty: none."""
+        taken = excess(pids, limit_mb=self._limit_mb)
+        if taken is not None:
+            return f"takes {taken:.0f} MiB of memory, more than desktop.memory_limit_mb {self._limit_mb:.0f}"
+        if (num_sessions := self._hold_back(pids)) > _MAX_SESSIONS:
+            return f"runs {num_sessions} sessions, more than {_MAX_SESSIONS}"
+        if (num_open := num_open_files(pids)) > MAX_OPEN_FILES:
+            return f"has {num_open} files open, more than {MAX_OPEN_FILES}"
+        if len(pids) > _PROCESSES_FACTOR * self._max_processes:
+            return f"runs {len(pids)} processes, more than desktop.max_processes {self._max_processes}"
+        return ""
 
     def _hold_back(self, pids: list[int]) -> int:
         """Make the sessions of a desktop that has many of them give way; the number of its sessions."""

@@ -28,7 +28,7 @@ _SYSTEM_CALLS: Mapping[str, Mapping[str, int]] = {
         "perf_event_open": 298, "open_by_handle_at": 304, "setns": 308, "process_vm_readv": 310, "process_vm_writev": 311,
         "finit_module": 313, "kexec_file_load": 320, "bpf": 321, "userfaultfd": 323, "clone": 56, "unshare": 272,
         "shmget": 29, "semget": 64, "msgget": 68, "memfd_create": 319, "setxattr": 188, "lsetxattr": 189, "fsetxattr": 190,
-        "socket": 41,
+        "socket": 41, "ioprio_set": 251, "sched_setattr": 314,
     },
     "aarch64": {
         "ptrace": 117, "mq_open": 180, "pivot_root": 41, "acct": 89, "mount": 40, "umount2": 39, "swapon": 224,
@@ -37,13 +37,13 @@ _SYSTEM_CALLS: Mapping[str, Mapping[str, int]] = {
         "perf_event_open": 241, "open_by_handle_at": 265, "setns": 268, "process_vm_readv": 270, "process_vm_writev": 271,
         "finit_module": 273, "kexec_file_load": 294, "bpf": 280, "userfaultfd": 282, "clone": 220, "unshare": 97,
         "msgget": 186, "semget": 190, "shmget": 194, "memfd_create": 279, "setxattr": 5, "lsetxattr": 6, "fsetxattr": 7,
-        "socket": 198,
+        "socket": 198, "ioprio_set": 30, "sched_setattr": 274,
     },
 }  # fmt: skip
 """Machine -> number of each system call that no application needs, or not with any argument. Most have been a way out of
 containers. System V's shared memory, queues and semaphores outlive their processes and count to no limit, files in memory without
-a name count to none either, and attributes of a folder that stays, such as the permissions of all files made in it later, would
-stay as well."""
+a name count to none either. Attributes of a folder that stays, such as the permissions of all files made in it later, would stay
+as well, and so would the turn at the disk and the time slice of a program that lives on: /proc shows neither."""
 PROGRAMS_AND_NETWORK: Mapping[str, Mapping[str, int]] = {
     "x86_64": {
         "socket": 41,
@@ -155,6 +155,9 @@ _MOVES_VERSION = 2
 _WRITE_FILE = 1 << 1
 _CHANGES = _WRITE_FILE | sum(1 << bit for bit in range(4, 14))
 """To write files, and to remove, make and move anything."""
+_KEPT_RULES: list[int] = []
+"""Descriptor of the rules that this process keeps to; none before `keep_changes_to`, and on a kernel without Landlock."""
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def has_landlock() -> bool:
@@ -167,7 +170,7 @@ def keep_changes_to(folders: Iterable[str]) -> None:
 
     The files by which the kernel shows processes are everybody's of one user: an agent's program could write into the memory of
     the X server, which lives on after a reset, or have it ended first when memory is short. Not on a kernel without Landlock.
-    Raises `OSError`.
+    The rules are kept for `part`. Raises `OSError`.
     """
     if not has_landlock():
         return
@@ -180,12 +183,22 @@ def keep_changes_to(folders: Iterable[str]) -> None:
         os.close(place)
     if _landlock(_LANDLOCK_RESTRICT_SELF, rules, 0) < 0:
         raise OSError(ctypes.get_errno(), "landlock_restrict_self")
-    os.close(rules)
+    _KEPT_RULES.append(rules)
+
+
+def part() -> None:
+    """Between fork and exec: the program that begins, and all it starts, cannot look into programs beside it.
+
+    Landlock lets a process open what others have open (`/proc/PID/fd`) only in its own domain and in those below. So an agent's
+    program cannot write into the pipe through which a judge's command answers.
+    """
+    for rules in _KEPT_RULES:
+        _landlock(_LANDLOCK_RESTRICT_SELF, rules, 0)
 
 
 def _landlock(number: int, *arguments: Any) -> int:
     words = [ctypes.c_long(value) if isinstance(value, int) else value for value in arguments]
-    return int(ctypes.CDLL(None, use_errno=True).syscall(ctypes.c_long(number), *words))
+    return int(_LIBC.syscall(ctypes.c_long(number), *words))
 
 
 # --- what is there ----------------------------------------------------------------------------------------------------

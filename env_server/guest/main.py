@@ -34,6 +34,7 @@ def main() -> int:
     os.umask(0o077)
     wire = Wire(socket.socket(fileno=os.dup(1)))
     os.dup2(2, 1)  # all output of this process goes to the log
+    processes.give_memory_back()
     processes.adopt_orphans()
     started = time.monotonic()
     deadline = started + settings["start_deadline_s"]

@@ -8,14 +8,19 @@ import resource
 import signal
 import subprocess
 import time
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from . import confinement
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None)
 _POLL_S = 0.002
+_STOP_LIMIT_S = 2.0
+"""A process that waits for one that it has just begun (vfork) never counts as stopped, and does nothing either."""
 _BUSY = frozenset("RDTt")
 """States of proc(5) in which a process has something to do: running or waiting for a processor, reading, stopped."""
 _STARTED: dict[int, Program] = {}
@@ -24,12 +29,51 @@ Standing = tuple[str, frozenset[tuple[object, ...]]]
 """What other programs of the same user may change of a process: its limits, and how its threads are scheduled."""
 _SERVICES: dict[tuple[int, str], Standing] = {}
 """Process id and start time of each process that lives as long as the desktop -> its standing when the desktop was ready."""
+_FIRST = 1
+"""Process id of the first process of a container, below which everything of a desktop runs."""
 _OF_APPLICATIONS = ("/usr/lib/chromium/", "/usr/lib/gimp/", "/usr/lib/libreoffice/", "/usr/lib/thunderbird/", "/usr/lib/vlc/")
 """Folders of programs that applications start for themselves."""
 
 
+_MAX_FILES = 1024
+"""Open files of a program that can run others for an agent, and how many descriptors may be on their way through sockets when it
+sends another: the kernel counts those of all desktops of a user together, and refuses them to whoever has the lower limit. The X
+server, the buses and the browser, which live on sending descriptors, keep the desktop's limit."""
+
+_BLOCK = 256 * 1024
+GIVES_MEMORY_BACK = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": f"{_BLOCK}", "MALLOC_TRIM_THRESHOLD_": f"{_BLOCK}"}
+"""Environment by which a program that lives as long as the desktop gives back what it has freed (mallopt(3)). By itself, the C
+library keeps a heap for each thread that there ever was, and large blocks too once one of their size has been freed."""
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+
+
+def give_memory_back() -> None:
+    """`GIVES_MEMORY_BACK` for this process, which has started without it."""
+    for parameter, value in ((_M_ARENA_MAX, 1), (_M_MMAP_THRESHOLD, _BLOCK), (_M_TRIM_THRESHOLD, _BLOCK)):
+        _LIBC.mallopt(parameter, value)
+
+
 def _die_with_guest() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    confinement.part()
+
+
+def begin_command() -> None:
+    """Between fork and exec of a command that a task or its judge brings."""
+    _limit_files()
+    confinement.part()
+
+
+def _limit_files() -> None:
+    """Before a program of the agent's begins, or one that can run others for it."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    limit = _MAX_FILES if most == resource.RLIM_INFINITY else min(most, _MAX_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+
+
+def _begin_limited() -> None:
+    _die_with_guest()
+    _limit_files()
 
 
 def adopt_orphans() -> None:
@@ -38,11 +82,11 @@ def adopt_orphans() -> None:
 
 
 def keep_services(programs: Iterable[Program] = ()) -> None:
-    """The session's services that run by now belong to the desktop: no agent has acted yet. So do this process and
-    ``programs``, which no reset starts anew."""
+    """The session's services that run by now belong to the desktop: no agent has acted yet. So do this process, the first one
+    of the container and ``programs``, which no reset starts anew."""
     table = _table()
     kept = [pid for pid in _strays(table) if not table[pid].file.startswith(_OF_APPLICATIONS)]
-    lasting = [os.getpid(), *(program.pid for program in programs)]
+    lasting = [_FIRST, os.getpid(), *(program.pid for program in programs)]
     _SERVICES.update({(pid, table[pid].start_time): _standing(pid) for pid in (*kept, *lasting)})
 
 
@@ -171,6 +215,68 @@ def end_strays() -> bool:
     return any(not file.startswith(_OF_APPLICATIONS) for file in files)
 
 
+def children_of(pid: int) -> frozenset[tuple[int, str]]:
+    """Process ids and start times."""
+    return frozenset((child, seen.start_time) for child, seen in _table().items() if seen.parent == pid and not seen.is_dead)
+
+
+def wait_for_end(programs: frozenset[tuple[int, str]], *, limit_s: float) -> None:
+    """Wait at most so long until all these (process id, start time) have ended."""
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        table = _table()
+        if not any(pid in table and table[pid].start_time == began and not table[pid].is_dead for pid, began in programs):
+            return
+        time.sleep(_POLL_S)
+
+
+@contextmanager
+def held_still() -> Iterator[None]:
+    """Meanwhile everything stands still but the guest, the session's services and what is started in between."""
+    stopped: set[int] = set()
+    while running := _others() - stopped:
+        stopped |= {pid for pid in running if _signal(pid, signal.SIGSTOP)}
+    # Whoever waits for a processor in the middle of a system call, such as a write, finishes it before it stops.
+    deadline = time.monotonic() + _STOP_LIMIT_S
+    while not all(map(_stands_still, stopped)) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    try:
+        yield
+    finally:
+        for pid in stopped:
+            _signal(pid, signal.SIGCONT)
+
+
+def _stands_still(pid: int) -> bool:
+    """Have all its threads stopped, or ended?"""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except FileNotFoundError:
+        return True
+    return all(_state_of(pid, thread) in "TtZX" for thread in threads)
+
+
+def _state_of(pid: int, thread: str) -> str:
+    try:
+        with open(f"/proc/{pid}/task/{thread}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
+
+
+def _others() -> set[int]:
+    table = _table()
+    found = {pid for pid, seen in table.items() if not seen.is_dead and (pid, seen.start_time) not in _SERVICES}
+    return {pid for pid in found if pid != os.getpid() and _is_below(pid, table)}
+
+
+def _is_below(pid: int, table: Mapping[int, Seen]) -> bool:
+    """Does it descend from this process?"""
+    while pid in table and pid != os.getpid():
+        pid = table[pid].parent
+    return pid == os.getpid()
+
+
 def _strays(table: Mapping[int, Seen]) -> set[int]:
     return strays(table, guest=os.getpid(), started=_held(), services=_SERVICES)
 
@@ -227,17 +333,32 @@ def _signal(pid: int, number: int) -> bool:
     return True
 
 
+def empty_logs() -> None:
+    """What programs of the agent's wrote into the logs of those that live on was for the next ones to read."""
+    for program in _STARTED.values():
+        program.empty_log()
+
+
 class Program:
     """One program that may be started again after it died."""
 
     def __init__(
-        self, name: str, argv: Sequence[str], *, env: Mapping[str, str], log_folder: Path, folder: Path | None = None
+        self,
+        name: str,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        log_folder: Path,
+        folder: Path | None = None,
+        sends_files: bool = False,
     ) -> None:
+        """``sends_files``: it lives on sending descriptors to other programs, and runs none for an agent."""
         self.name = name
         self.num_starts = 0
         self._argv = list(argv)
         self._env = dict(env)
         self._folder = folder
+        self._begin = _die_with_guest if sends_files else _begin_limited
         self.log = log_folder / f"{name}.log"
         self._log_start = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -274,8 +395,8 @@ class Program:
                 stderr=log,
                 process_group=0,
                 pass_fds=pass_fds,
-                # One system call through a library that is loaded already: it takes no lock another thread may hold.
-                preexec_fn=_die_with_guest,  # noqa: PLW1509
+                # System calls through modules that are loaded already: they take no lock another thread may hold.
+                preexec_fn=self._begin,  # noqa: PLW1509
             )
         _STARTED[self._process.pid] = self
 
@@ -310,6 +431,12 @@ class Program:
             return ""
         how = f"killed by signal {-status} ({signal.strsignal(-status)})" if status < 0 else f"exit status {status}"
         return f"; {self.name} ended, {how}: {self.log_tail()}"
+
+    def empty_log(self) -> None:
+        """Forget what it has said so far. It writes at the end of its log, wherever that is."""
+        if self.log.is_file() and not self.log.is_symlink():
+            os.truncate(self.log, 0)
+        self._log_start = 0
 
     def log_tail(self, num_chars: int = 400) -> str:
         """The end of what it said since it was last started, for error messages."""

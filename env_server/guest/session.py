@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import stat
+import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -95,6 +96,7 @@ class Session:
             ],
             env=env,
             log_folder=places.logs,
+            sends_files=True,
         )
         self._dbus.start()
         self._xvfb, name = start_xvfb(
@@ -102,11 +104,11 @@ class Session:
         )
         self.env = {**env, "DISPLAY": name}
         command = ["openbox", "--sm-disable", "--config-file", str(_OWN / "openbox.xml")]
-        self._openbox = Program("openbox", command, env=self.env, log_folder=places.logs)
+        # Themes and fonts that an agent put into the home would stay in its memory.
+        self._openbox = Program("openbox", command, env={**self.env, "HOME": "/nonexistent"}, log_folder=places.logs)
         self._openbox.start()
-        self._atspi = Program(
-            "atspi", ["/usr/libexec/at-spi-bus-launcher", "--launch-immediately"], env=self.env, log_folder=places.logs
-        )
+        command = ["/usr/libexec/at-spi-bus-launcher", "--launch-immediately"]
+        self._atspi = Program("atspi", command, env=self.env, log_folder=places.logs, sends_files=True)
         self._atspi.start()
         self.screen = Screen(name)
         try:
@@ -117,6 +119,8 @@ class Session:
         self.accessibility = Accessibility(accessibility_address)
         self._accessibility_settings = self.accessibility_settings()
         self._start_settings_service()
+        self._frame = places.frame / FRAME_NAME
+        self._frame_head, self._frame_bytes = _frame_head(self._frame), self._frame.stat().st_size
         self._sockets = (bus_path, Path(f"/tmp/.X11-unix/X{name.removeprefix(':')}"), Path(path_of(accessibility_address)))
         self._first_sockets = _placing(self._sockets)
         self._socket_folders = {socket.parent: stat.S_IMODE(socket.parent.stat().st_mode) for socket in self._sockets}
@@ -154,6 +158,8 @@ class Session:
                 folder.chmod(mode)
         if _placing(self._sockets) != self._first_sockets:
             raise DesktopError("a socket of the session is not where it was")
+        self._put_back_frame()
+        processes.empty_logs()
         self._end_settings_service()
         self._start_settings_service()
         processes.keep_services()
@@ -161,6 +167,12 @@ class Session:
             if value != self._accessibility_settings[name]:
                 args = (_ACCESSIBILITY_STATUS, name, ("b", self._accessibility_settings[name]))
                 self._ask_accessibility("Set", "ssv", args)
+
+    def _put_back_frame(self) -> None:
+        """The X server writes pixels alone into the frame buffer's file."""
+        with open(self._frame, "r+b") as file:
+            file.write(self._frame_head)
+            file.truncate(self._frame_bytes)
 
     def _end_settings_service(self) -> None:
         """End it and forget what it has stored, as often as an application that runs starts it again meanwhile."""
@@ -199,6 +211,14 @@ def _connect(address: str, deadline: float) -> Bus:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.005)
+
+
+def _frame_head(frame: Path) -> bytes:
+    """All before the first pixel (XWDFile.h)."""
+    with open(frame, "rb") as file:
+        fields = struct.unpack(">25I", file.read(100))
+        file.seek(0)
+        return file.read(fields[0] + 12 * fields[19])
 
 
 def _placing(sockets: Sequence[Path]) -> list[tuple[int, int]]:

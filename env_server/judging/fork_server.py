@@ -271,6 +271,7 @@ def serve(evaluator_of: Callable[[TasksConfig], Callable[[TaskRef], Evaluator]])
     settings = json.loads(sys.argv[1])
     folder = Path(settings["folder"])
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         makes = evaluator_of(TasksConfig.model_validate(settings["tasks"]))
         gc.collect()
         gc.freeze()  # a collection in a child would copy every page

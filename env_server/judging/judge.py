@@ -10,18 +10,20 @@ scores 0 with the limit's name: neither the desktop nor the other judgements not
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -124,6 +126,8 @@ class JudgeInPlace:
         """See `Judge`."""
 
 
+_FOLDER_PREFIX = "computerrl-judgements-"
+_LEFT_AFTER_S = 60.0
 FORK_SERVER = (sys.executable, "-m", "computerrl.env_server.judging.fork_server")
 """Command of the fork server, without its argument."""
 
@@ -136,7 +140,8 @@ class ForkedJudge:
         self._settings = {"tasks": tasks.model_dump(mode="json"), "limits": asdict(self._limits)}
         self._command = command
         self._folder = Path()
-        """Where judgements keep files. The fork server removes it at its end, and this side if that was killed."""
+        """Where judgements keep files. The fork server removes it at its end, this side if that was killed, and the next judge
+        of this user if both were."""
         self._lock = threading.Lock()
         self._server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -208,7 +213,7 @@ class ForkedJudge:
             return self._control
         self._drop()
         try:
-            self._folder = Path(tempfile.mkdtemp(prefix="computerrl-judgements-"))
+            self._folder, lock = _new_folder()
         except OSError as error:
             raise HostBroken(f"judgements have no place for files on this host: {error}") from error
         command = [*self._command, json.dumps({**self._settings, "folder": str(self._folder)})]
@@ -216,13 +221,21 @@ class ForkedJudge:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
-                self._server = subprocess.Popen(
-                    command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, start_new_session=True, env=_environment()
-                )
+                with _held(signal.SIGTERM):
+                    self._server = subprocess.Popen(
+                        command,
+                        stdin=theirs.fileno(),
+                        stdout=subprocess.DEVNULL,
+                        start_new_session=True,
+                        env=_environment(),
+                        pass_fds=[lock],  # the folder is locked as long as either lives
+                    )
             except OSError as error:
                 ours.close()
                 self._folder.rmdir()
                 raise HostBroken(f"cannot start {self._command[0]!r}: {error}") from error
+            finally:
+                os.close(lock)
         ours.settimeout(START_LIMIT_S)
         self._control = ours
         return ours
@@ -240,6 +253,44 @@ class ForkedJudge:
                 server.kill()
                 server.wait()
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _new_folder() -> tuple[Path, int]:
+    """A folder and the descriptor that keeps it locked, once those that nobody locks any more are removed."""
+    folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX))
+    lock = os.open(folder, os.O_RDONLY)
+    with suppress(OSError):  # a file system without locks: what is left on it stays
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    # Ages by the file system's own clock: this machine's may be set, or differ from a file server's.
+    made_before = os.fstat(lock).st_mtime - _LEFT_AFTER_S
+    for left in folder.parent.glob(f"{_FOLDER_PREFIX}*"):
+        with suppress(OSError):  # in use, gone, or another user's
+            _remove_left(left, made_before)
+    return folder, lock
+
+
+def _remove_left(folder: Path, made_before: float) -> None:
+    """Remove this user's ``folder`` whose fork server and env_server were killed: it may hold an agent's files. Raises `OSError`
+    where another process has it locked, or locks are not known."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        found = os.fstat(descriptor)
+        # A judge that starts now has made its folder, and not locked it yet.
+        if found.st_uid == os.geteuid() and found.st_mtime < made_before:
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _held(number: signal.Signals) -> Iterator[None]:
+    """A process that is started within begins with this signal held back, and takes it once it can clear its folder away."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _environment() -> dict[str, str]:

@@ -109,6 +109,7 @@ def _put_on_screen(worker: DesktopWorker, task: TaskRef, setting: TaskSetting) -
 
 def _reset(worker: DesktopWorker, task: TaskRef, instance: TaskInstance) -> tuple[str, Observation]:
     answer = _driver(worker).reset(instance)
+    worker.reset_at = time.monotonic()
     if not isinstance(answer, tuple) or len(answer) != 2:
         raise DesktopBroken(f"reset gave {_short(answer)} instead of instruction and observation")
     instruction = _checked(answer[0], str, "instruction")
@@ -149,10 +150,12 @@ def demonstrate(message: DemonstrationRequest) -> Work:
 
     def work(worker: DesktopWorker) -> Message:
         session = _session(worker, message.lease)
-        action = session.instance.demonstrate(session.instruction, session.observation, session.actions, _driver(worker).get)
+        instance, seen, get = session.instance, session.observation, _driver(worker).get
+        action = instance.demonstrate(session.instruction, seen, session.actions, get)
         text = render_action(_checked(action, Action, "demonstrator"))
         assert parse_action(text).name == action.name
-        return Demonstration(action_text=text)
+        width, height = (0, 0) if instance.drawn_size is None else instance.drawn_size(action, seen, get)
+        return Demonstration(text, width, height)
 
     return work
 

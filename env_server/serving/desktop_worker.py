@@ -96,6 +96,8 @@ class DesktopWorker:
         self.session: TaskSession | None = None
         self.prepared: PreparedTask | None = None
         """Like ``session``, touched only inside calls."""
+        self.reset_at = 0.0
+        """Monotonic time of the end of the last reset."""
         self.driver: DesktopDriver | None = None
         self.disposed = threading.Event()
         """Set once the driver is closed."""

@@ -118,10 +118,11 @@ class DesktopFleet:
         for lost_call in lost:
             lost_call.reply(error_reply(error))
 
-    def replace_excessive(self, desktop: int, pid: int, reason: str) -> bool:
-        """Replace a worker whose processes exceed a limit. Returns False when ``pid`` is not its driver's any more."""
+    def replace_excessive(self, desktop: int, pid: int, since: float, reason: str) -> bool:
+        """Replace a worker whose processes exceed a limit. Returns False when ``pid`` is not its driver's any more, or a reset
+        has ended after ``since`` (monotonic): what was seen then is gone, and is not the next task's."""
         worker = self.workers[desktop]
-        if worker.given_up or worker.driver is None or worker.driver.pid != pid:
+        if worker.given_up or worker.driver is None or worker.driver.pid != pid or worker.reset_at > since:
             return False
         call = worker.pending.pop(0) if worker.pending else None
         self.replace(worker, DesktopBroken(f"desktop {desktop} {reason}"), call)

@@ -222,9 +222,9 @@ class DesktopService:
         with self._changed:
             return self._fleet.pids()
 
-    def _replace_excessive(self, desktop: int, pid: int, reason: str) -> None:
+    def _replace_excessive(self, desktop: int, pid: int, since: float, reason: str) -> None:
         with self._changed:
-            if not self._closed and self._fleet.replace_excessive(desktop, pid, reason):
+            if not self._closed and self._fleet.replace_excessive(desktop, pid, since, reason):
                 self._react()
 
     # --- time

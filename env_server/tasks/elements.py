@@ -40,5 +40,6 @@ def find(observation: Observation, roles: Collection[str], text: str | None = No
     if not found:
         seen = ", ".join(f"{element.role} {element.text!r}" for element in observation.elements[:20])
         wanted = f"{'/'.join(sorted(roles)) or 'element'} {text!r}"
-        raise TaskFailed(f"the demonstrator finds no {wanted} in {observation.window_title!r}; on screen: {seen}")
+        which = f"on screen, the first of {len(observation.elements)}: {seen}"
+        raise TaskFailed(f"the demonstrator finds no {wanted} in {observation.window_title!r}; {which}")
     return next((element for element in found if element.in_content), found[0])

@@ -243,7 +243,7 @@ def measured(reader: Reader, tokenizer: Any, fonts: Path, *, num_pages: int, dev
         for _ in range(_MAX_ANSWER):
             # The last token of each question so far asks for the next one.
             so_far = [
-                replace(one, ask=[*one.ask, *tokens], answer=[0], weights=[1.0], digits=[-1])
+                replace(one, ask=[*one.ask, *tokens], said=[0], answer=[0], weights=[1.0], digits=[-1])
                 for one, tokens in zip(questions, said, strict=True)
             ]
             batch = make_batch([(image, so_far)]).to(device)

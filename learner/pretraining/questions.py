@@ -40,6 +40,10 @@ NUM_DIGITS = 4
 DIGIT_WEIGHTS = (1.0, 0.6, 0.15)
 """What the loss of a coordinate's digits counts: an element is seldom smaller than a hundredth of the screen."""
 _OTHER_WEIGHT = 0.1
+_SLIP_REACH, _SLIP_SHARE = 40, 0.5
+"""Of coordinates at most so far from a change of the first digit, this share is answered with the digit beyond it. What should
+follow is then the nearest that can: 69 after the 6 of 703. Without it, a first digit that is chosen by a hair is followed by the
+digits of the other one: 603."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,10 @@ class Question:
     """Indexes into ``ask``: tokens that say what the thing is, by themselves."""
     name_end: int
     """Index of the last token of the thing's name, which follows all of it."""
+    said: list[int]
+    """Tokens of the answer so far, at each of ``answer``'s next ones; those of ``answer`` itself, but for slips."""
     answer: list[int]
+    """Tokens that should follow each of ``said``'s beginnings."""
     weights: list[float]
     """Of the answer's tokens in the loss."""
     digits: list[int]
@@ -116,7 +123,10 @@ class Asker:
 
     def _question(self, rng: random.Random, name: str, item: Item) -> Question:
         x, y = (min(999, max(0, round(1000 * at / size))) for at, size in zip(item.middle, (WIDTH, HEIGHT), strict=True))
-        answer = self._encode(f" click({x:03d}, {y:03d}){_NEWLINE}")
+        (said_x, wanted_x), (said_y, wanted_y) = slipped(x, rng), slipped(y, rng)
+        said, answer = (
+            self._encode(f" click({of_x}, {of_y}){_NEWLINE}") for of_x, of_y in ((said_x, said_y), (wanted_x, wanted_y))
+        )
         weights, digits, num_before, number = [], [], 0, 0
         for token in answer:
             number = number + 1 if self._text([token]).strip().isdigit() else 0
@@ -132,10 +142,20 @@ class Asker:
         known = {token for word in item.words for form in (word, word.lower()) for token in self._forms(form)}
         words = [index for index in range(begin, end) if ask[index] in known]
         place = (x // 100, x // 10 % 10, y // 100, y // 10 % 10)
-        return Question(ask, words or [end - 1], end - 1, answer, weights, digits, place, item)
+        return Question(ask, words or [end - 1], end - 1, said, answer, weights, digits, place, item)
 
     def _forms(self, word: str) -> list[int]:
         return self._encode(word) + self._encode(f" {word}")
+
+
+def slipped(coordinate: int, rng: random.Random) -> tuple[str, str]:
+    """(digits as they are said, digits that should be), each three: the same, or with a slip of the first one."""
+    first, rest = divmod(coordinate, 100)
+    beyond = first - 1 if rest < _SLIP_REACH else first + 1 if rest >= 100 - _SLIP_REACH else first
+    if beyond == first or not 0 <= beyond <= 9 or rng.random() >= _SLIP_SHARE:
+        return f"{coordinate:03d}", f"{coordinate:03d}"
+    nearest = "99" if beyond < first else "00"
+    return f"{beyond}{nearest}", f"{first}{nearest}"
 
 
 def askable(page: Page) -> list[tuple[str, Item]]:
@@ -160,7 +180,7 @@ def make_batch(pages: Sequence[tuple[np.ndarray, list[Question]]]) -> Batch:
     tokens, targets, digits = (np.full(shape, value, dtype=np.int64) for value in (0, -1, -1))
     weights, words, name_ends = (np.zeros(shape, dtype=dtype) for dtype in (np.float32, np.bool_, np.bool_))
     for row, (_, question) in enumerate(asked):
-        said = [*question.ask, *question.answer[:-1]]
+        said = [*question.ask, *question.said[:-1]]
         answer = slice(len(question.ask) - 1, len(said))
         tokens[row, : len(said)] = said
         targets[row, answer], weights[row, answer], digits[row, answer] = question.answer, question.weights, question.digits

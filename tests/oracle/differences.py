@@ -105,7 +105,8 @@ DIFFERENCES = [
         "compare_docx_.*|compare_line_spacing",
         "insertion|control|table|header|footer|link|line in two",
         OURS,
-        "All that a reader sees counts: tracked insertions, content controls, tables, headers and footers.",
+        "All that a reader sees counts: tracked insertions, content controls, tables, headers and footers,"
+        " equations, symbols and phonetic guides.",
     ),
     Difference("compare_references", ".", OURS, "Other names of the heading are known; no references at all are none."),
     Difference("evaluate_colored_words_in_tables", ".", OURS, "The text of tables counts, and letters in tracked insertions."),

@@ -50,6 +50,13 @@ def is_thought_tag(text: str) -> bool:
     return bool(_OPEN.fullmatch(text) or _CLOSE.fullmatch(text))
 
 
+def without_tags(text: str) -> str:
+    """``text`` in which no tag begins or ends a thought."""
+    for tag in (_OPEN, _CLOSE):
+        text = tag.sub(lambda found: f"({found[0][1:]}", text)
+    return text
+
+
 def opened_thought(prompt: str) -> str:
     """Tag and blanks with which ``prompt`` begins the thought of the completion; empty when it begins none."""
     found = _OPEN_AT_END.search(prompt)
@@ -77,6 +84,24 @@ def after_first_thought(completion: str) -> str:
     """``completion`` without a thought at its start. Raises `ActionSyntaxError` when that has no end."""
     opened = _OPEN.match(completion.lstrip())
     return completion if opened is None else _after_close(completion.lstrip(), opened.end())
+
+
+def outside_thoughts(completion: str, places: Iterable[int]) -> list[int]:
+    """Those of ``places`` in ``completion`` that lie in no thought. Raises `ActionSyntaxError` when a thought before one of them
+    has no end."""
+    opened = _Places(_OPEN.finditer(completion))
+    closed = _Places(_CLOSE.finditer(completion))
+    outside: list[int] = []
+    end = 0
+    for place in sorted(places):
+        # The thought that begins first after the last one, if that is before the place.
+        while end <= place and (begun := opened.next(end)[1]) <= place:
+            end = closed.next(begun)[1]
+        if end == _END:
+            raise ActionSyntaxError(_ENDLESS)
+        if end <= place:
+            outside.append(place)
+    return outside
 
 
 def last_part(completion: str) -> str:

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from computerrl.actor.prompts.formats.base import ChatMessage, PastAction, shown_screens
+from computerrl.actor.prompts.formats.completions import without_tags
 from computerrl.actor.prompts.formats.coordinates import Extents, Grid, thousand
 from computerrl.common.actions import ACTIONS, FINAL_ACTIONS, ActionSyntaxError, calls_application
 from computerrl.common.actions.screen_text import cut, one_line
@@ -121,4 +122,4 @@ def demonstrated_thought(action: Action, elements: Sequence[Element], *, names_s
         text = action.name.replace("_", " ") + quoted
     text = text[:1].upper() + text[1:]
     # Neither a fence nor a tag of the screen's may end the thought.
-    return one_line(text.replace("`", "'").replace("<", "("), MAX_THOUGHT_CHARS).rstrip(".") + "."
+    return one_line(without_tags(text.replace("`", "'").replace("<", "(")), MAX_THOUGHT_CHARS).rstrip(".") + "."

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from computerrl.actor.prompts.formats.base import Unsayable
-from computerrl.actor.prompts.formats.completions import after_first_thought
+from computerrl.actor.prompts.formats.completions import after_first_thought, outside_thoughts
 from computerrl.actor.prompts.formats.conversation import Conversation, coordinates_in_words
 from computerrl.actor.prompts.formats.coordinates import Extents, Grid, thousand, written_places
 from computerrl.actor.prompts.formats.keys import OTHER_NAMES, joined_keys, split_keys
@@ -125,7 +126,7 @@ class QwenComputerUse(Conversation):
         return self._system(self._grid(observation))
 
     def _action(self, completion: str, grid: Grid) -> Action:
-        values = _arguments(_call_in(after_first_thought(completion)))
+        values = _arguments(_call_in(completion))
         name = values.pop("action", None)
         spec = _ACTIONS.get(name) if isinstance(name, str) else None
         if spec is None:
@@ -156,11 +157,12 @@ def _system(grid: Grid) -> str:
 # --- call -> action --------------------------------------------------------------------------------------------------
 
 
-def _call_in(spoken: str) -> str:
-    """The text of the first call, and all that follows."""
-    _, begun, call = spoken.partition(_BEGIN)
+def _call_in(completion: str) -> str:
+    """The text of the first call after the thoughts, and all that follows."""
+    begun = outside_thoughts(completion, [found.start() for found in re.finditer(_BEGIN, completion)])
     # Some tokenizers have the tags as special tokens, which texts lack.
-    call = (call if begun else spoken).strip()
+    call = completion[begun[0] + len(_BEGIN) :] if begun else after_first_thought(completion)
+    call = call.strip()
     if not begun and not call.startswith("{"):
         raise ActionSyntaxError(f"the answer holds no {_BEGIN} ... {_END}")
     return call[:MAX_CALL_CHARS]

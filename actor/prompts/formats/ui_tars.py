@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from computerrl.actor.prompts.formats.base import Unsayable
-from computerrl.actor.prompts.formats.completions import after_first_thought, first_statement
+from computerrl.actor.prompts.formats.completions import first_statement, outside_thoughts
 from computerrl.actor.prompts.formats.conversation import Conversation, coordinates_in_words, demonstrated_thought
 from computerrl.actor.prompts.formats.coordinates import Extents, Grid, thousand, written_places
 from computerrl.actor.prompts.formats.keys import OTHER_NAMES, joined_keys, split_keys
@@ -94,11 +94,10 @@ class UITars(Conversation):
         return self._system(self._grid(observation))
 
     def _action(self, completion: str, grid: Grid) -> Action:
-        spoken = after_first_thought(completion)
-        lines = list(_ACTION_LINE.finditer(spoken))
+        lines = outside_thoughts(completion, [line.end() for line in _ACTION_LINE.finditer(completion)])
         if not lines:
             raise ActionSyntaxError(f"the answer holds no line that begins with `Action:`; write Action: {_EXAMPLE}")
-        source = spoken[lines[-1].end() :].strip()
+        source = completion[lines[-1] :].strip()
         if len(source) > MAX_CALL_CHARS:
             raise ActionSyntaxError(f"the action is longer than {MAX_CALL_CHARS} characters")
         return _to_action(_bound(source), grid)

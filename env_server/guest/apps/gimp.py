@@ -200,7 +200,7 @@ class GimpTools(Tools):
         """The file to open; without GIMP there is no image."""
         if method == "open":
             self.existing_file(args["path"])
-        elif method != "env_info" and not self._gimp.program.running:
+        elif not self._gimp.program.running:
             raise Refused(NO_IMAGE)
 
     def env_info(self) -> str:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from .. import processes
 from ..faults import Refused
 from .on_demand import OnDemandApp, Surroundings
 
@@ -31,7 +32,7 @@ Default=1
 StartWithLastProfile=1
 Version=2
 """
-_WINDOW_LIMIT_S = 5.0
+_WINDOW_LIMIT_S, _SHELLS_LIMIT_S = 5.0, 5.0
 _CELL = 10, 19
 """Pixels of a character in the terminal's own font."""
 
@@ -105,6 +106,12 @@ class Terminal(OnDemandApp):
         """Start it in the folder that was asked for."""
         self.program.start([f"--working-directory={self.start_folder}"])
         self.start_folder = self.home
+
+    def quit(self) -> None:
+        """End it, and wait for its shells: they write what was typed into the history once their terminal is gone."""
+        shells = processes.children_of(self.program.pid) if self.program.running else frozenset()
+        super().quit()
+        processes.wait_for_end(shells, limit_s=_SHELLS_LIMIT_S)
 
     def open_window(self) -> None:
         """One more window with a shell of its own."""

@@ -6,6 +6,9 @@ keeps them everywhere. So an evaluator finds what an agent has set, and an appli
 
 from __future__ import annotations
 
+import os
+import stat
+import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -41,6 +44,9 @@ SKELETON: Mapping[str, str] = {
     ".gtkrc-2.0": "gtk-cursor-blink = 0\n",
 }
 """File -> text."""
+_MODE, _FOLDER_MODE = 0o600, 0o700
+_BEGAN_NS = time.time_ns()
+"""Time of the last change that all these files have."""
 LINKS: Mapping[str, str] = {".config/google-chrome": "chromium"}
 """The browser's settings have two names in task files."""
 
@@ -56,12 +62,22 @@ def renew(folder: AgentFolder, *, keep: Collection[Path] = ()) -> None:
         if path not in same:
             folder.make_parents(path)
             folder.write(path, text)
+            (folder.root / path).chmod(_MODE)
+            os.utime(folder.root / path, ns=(_BEGAN_NS, _BEGAN_NS))
+        for parent in (folder.root / path).relative_to(folder.root).parents:
+            place = folder.root / parent
+            if stat.S_IMODE(place.stat().st_mode) != _FOLDER_MODE:
+                place.chmod(_FOLDER_MODE)
     for path, target in LINKS.items():
         place = folder.root / path
-        place.parent.mkdir(parents=True, exist_ok=True)
+        # With its folder: through a link that leads nowhere no command can make one.
+        (place.parent / target).mkdir(parents=True, exist_ok=True)
         place.symlink_to(target)
 
 
 def _holds(place: Path, text: str) -> bool:
-    is_plain = not any(part.is_symlink() for part in (place, place.parent, place.parent.parent))
-    return is_plain and read_regular(place) == text.encode()
+    """Is it the file that was written, to its mode and its time? Both could carry something to the next task."""
+    if any(part.is_symlink() for part in (place, place.parent, place.parent.parent)) or read_regular(place) != text.encode():
+        return False
+    facts = place.stat()
+    return stat.S_IMODE(facts.st_mode) == _MODE and facts.st_mtime_ns == _BEGAN_NS

@@ -6,13 +6,15 @@ that a program listens at. No process of an agent lives by then.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
+import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from ..faults import DesktopError
-from .folder import empty
+from .folder import below, empty
 
 WRITABLE = ("/tmp", "/var/tmp", "/dev/shm")
 """All that can be written to but the home. Both drivers mount these for one desktop alone."""
@@ -35,6 +37,13 @@ class WritableFolders:
             raise DesktopError(f"not of this desktop alone: {', '.join(shared)}")
         queues = [root for root in _QUEUES if kinds.get(root) in _IN_MEMORY]
         self._modes = {root: stat.S_IMODE(os.stat(root).st_mode) for root in (*roots, *queues)}
+        self._began_ns = time.time_ns()
+        self._first_modes = {
+            entry.path: stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode)
+            for root in self._modes
+            for entry in below(Path(root))
+            if not entry.is_symlink()
+        }
         self._mounts = {Path(place) for place in kinds if any(place.startswith(f"{root}/") for root in self._modes)}
         """What is shown inside of them and lies elsewhere."""
 
@@ -55,6 +64,19 @@ class WritableFolders:
             empty(Path(root), folders=[*folders, *self._mounts], files=files, sockets=sockets)
             if stat.S_IMODE(os.stat(root).st_mode) != mode:
                 os.chmod(root, mode)
+        self._put_back_marks(folders)
+
+    def _put_back_marks(self, folders: Collection[Path]) -> None:
+        """What stays and is no application's has no time and no mode that an agent has given it."""
+        times = (self._began_ns, self._began_ns)
+        for root in self._modes:
+            for entry in below(Path(root), leave_out=[*folders, *self._mounts]):
+                with contextlib.suppress(FileNotFoundError):  # the session's programs go on
+                    mode = stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode)
+                    if (first := self._first_modes.get(entry.path, mode)) != mode:
+                        os.chmod(entry.path, first)
+                    os.utime(entry.path, ns=times, follow_symlinks=False)
+            os.utime(root, ns=times)
 
 
 def _mount_of(place: str, mounts: Collection[str]) -> str:

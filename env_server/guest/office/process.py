@@ -40,10 +40,10 @@ class DocumentError(ValueError):
 
 
 class _Worker:
-    """One thread that makes all UNO calls of one office process."""
+    """One thread that makes all UNO calls of one office process, until `end`."""
 
     def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Outcome]]] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Outcome]] | None] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="uno", daemon=True).start()
 
     def call(self, work: Callable[[], T], *, timeout_s: float) -> T:
@@ -51,9 +51,14 @@ class _Worker:
         self._calls.put((work, answer))
         return _answer(answer, timeout_s)
 
+    def end(self) -> None:
+        """The thread ends with the call that it is making, which may be never; it does none that comes after this."""
+        self._calls.put(None)
+
     def _run(self) -> None:
-        while True:
-            _do(*self._calls.get())
+        while call := self._calls.get():
+            _do(*call)
+            del call
 
 
 def _do(work: Callable[[], Any], answer: queue.SimpleQueue[Outcome]) -> None:
@@ -121,7 +126,7 @@ class Office:
         """Start it; it can be called once `connect` returns."""
         self.program.kill()
         self._context = self._main = None
-        self._worker = _Worker()
+        self._replace_worker()
         self.num_starts += 1
         user = self.folder / "user"
         user.mkdir(parents=True, exist_ok=True)
@@ -131,6 +136,10 @@ class Office:
             settings.write_text(profile.settings_file(), encoding="utf-8")
             profile.mark_extensions_current(user)
         self.program.start()
+
+    def _replace_worker(self) -> None:
+        self._worker.end()
+        self._worker = _Worker()
 
     def end(self) -> None:
         """End it and forget its profile; it is started anew when it is needed."""
@@ -183,8 +192,7 @@ class Office:
             try:
                 self._worker.call(self._resolve, timeout_s=_RESOLVE_LIMIT_S)
             except OfficeGone:
-                # A connection taken by an office that is just ending never answers; that thread is lost.
-                self._worker = _Worker()
+                self._replace_worker()  # A connection taken by an office that is just ending never answers.
             except Exception as error:  # pyuno raises classes made at run time; not listening yet is the common one
                 if time.monotonic() > deadline:
                     raise OfficeGone(f"the office did not start: {error!r} {self.program.log_tail()}") from error

@@ -112,8 +112,11 @@ class OsworldCalls:
         if place.is_dir() and not self._commands.brings_own_files:
             raise TaskError(f"{path} is a folder")
         make_way(place, root=self._folder)
+        content = base64.b64decode(data)
         with open(place, "xb") as file:
-            file.write(base64.b64decode(data))
+            file.write(content)
+        if self._commands.brings_own_files:
+            self._commands.note_own_file(place, content)
 
     def _read_file(self, path: str) -> str | None:
         """A regular file's content, or None."""

@@ -10,6 +10,7 @@ import os
 import re
 import selectors
 import signal
+import stat
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import processes
+from ..files.folder import make_way, read_regular
 
 _MAX_OUTPUT = 1_000_000
 """Bytes kept of a command's output; a file that an agent has made may be without end."""
@@ -46,6 +48,8 @@ class Commands:
         """Have programs of the agent's been ended for a judge, so that the next reset does not find them any more?"""
         self.brings_own_files = False
         """Has the judge files of its own to bring and to run?"""
+        self._own_files: dict[Path, tuple[bytes, int]] = {}
+        """Files that the judge has brought, with their contents and modes after its last command that named any of them."""
 
     def end(self) -> tuple[bool, bool]:
         """End the programs that `launch` started, with all their children. Returns whether any command was run since the last
@@ -53,6 +57,7 @@ class Commands:
         self._end_launched()
         found = self._has_run, self._has_ended_programs
         self._has_run = self._has_ended_programs = self.brings_own_files = False
+        self._own_files.clear()
         return found
 
     def end_programs(self, deadline: float) -> None:
@@ -65,10 +70,36 @@ class Commands:
         self.brings_own_files = True
         self._end_strays()
 
+    def note_own_file(self, place: Path, data: bytes) -> None:
+        """The judge has brought this file. An empty one only makes room for what an application of the desktop will write."""
+        if data:
+            self._own_files[place] = data, stat.S_IMODE(place.stat().st_mode)
+
     def run(self, command: str | Sequence[str], timeout_s: float) -> dict[str, Any]:
-        """Run to the end, at most ``timeout_s``. Returns ``returncode`` (127: cannot be started), ``stdout`` and ``stderr``."""
+        """Run to the end, at most ``timeout_s``. Returns ``returncode`` (127: cannot be started), ``stdout`` and ``stderr``.
+
+        An application of the desktop may run what an agent has written, such as extensions, and could change a file of the
+        judge's just before it is used. So applications stand still meanwhile, and the file is what it was.
+        """
         argv = ["bash", "-c", command] if isinstance(command, str) else list(command)
         self._has_run = True
+        if not any(place.name in word for place in self._own_files for word in argv) or _needs_the_office(argv):
+            return self._run(argv, timeout_s)
+        with processes.held_still():
+            for place, (data, mode) in self._own_files.items():
+                make_way(place, root=self._folder)
+                place.write_bytes(data)
+                place.chmod(mode)
+            answer = self._run(argv, timeout_s)
+            for place in list(self._own_files):
+                data_now = read_regular(place)
+                if data_now is None:  # the judge's command has taken it away
+                    del self._own_files[place]
+                else:
+                    self._own_files[place] = data_now, stat.S_IMODE(place.stat().st_mode)
+        return answer
+
+    def _run(self, argv: list[str], timeout_s: float) -> dict[str, Any]:
         if processes.are_used_up():
             self._end_strays()
         env = {**self._env, **_OWN_FILES_ENV} if self.brings_own_files else self._env
@@ -81,6 +112,7 @@ class Commands:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
+                preexec_fn=processes.begin_command,  # noqa: PLW1509  (as in `processes.Program`)
             )
         except OSError as error:
             if error.errno in _NO_ROOM:
@@ -102,6 +134,7 @@ class Commands:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=processes.begin_command,  # noqa: PLW1509  (as in `processes.Program`)
             )
         self._launched.append(process)
 
@@ -112,6 +145,11 @@ class Commands:
         for process in self._launched:
             _end(process)
         self._launched.clear()
+
+
+def _needs_the_office(argv: Sequence[str]) -> bool:
+    """Does the command have the office that runs convert a file?"""
+    return any("--convert-to" in word for word in argv)
 
 
 def _without_modules_of_the_home(argv: Sequence[str]) -> list[str]:

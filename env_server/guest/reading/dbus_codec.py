@@ -39,24 +39,22 @@ class Call:
 
 def encode_call(call: Call, serial: int) -> bytes:
     """A method call as a whole message."""
-    head, length = _head(call.destination, call.path, call.interface, call.member, call.signature)
+    raw = call.path.encode()
+    path = b"\x01\x01o\0" + _U32.pack(len(raw)) + raw + bytes(8 - len(raw) % 8)  # its end and padding: one to eight zeros
+    fields, length = _fields(call.destination, call.interface, call.member, call.signature)
     body = _encode_args(call.signature, call.args) if call.signature else b""
-    return FIXED.pack(ord("l"), 1, 0, 1, len(body), serial, length) + head + body
+    return FIXED.pack(ord("l"), 1, 0, 1, len(body), serial, len(path) + length) + path + fields + body
 
 
-@lru_cache(maxsize=16384)
-def _head(destination: str, path: str, interface: str, member: str, signature: str) -> tuple[bytes, int]:
-    """A call's header fields, padded, and their length without the padding; the same objects are asked again and again."""
-    fields = [
-        _text_field(1, "o", path),
-        _text_field(2, "s", interface),
-        _text_field(3, "s", member),
-        _text_field(6, "s", destination),
-    ]
+@lru_cache(maxsize=1024)
+def _fields(destination: str, interface: str, member: str, signature: str) -> tuple[bytes, int]:
+    """A call's header fields but its path, padded, and their length without the padding. The same few calls go to thousands of
+    objects."""
+    fields = [_text_field(2, "s", interface), _text_field(3, "s", member), _text_field(6, "s", destination)]
     if signature:
         raw = signature.encode()
         fields.append(b"\x08\x01g\0" + bytes((len(raw),)) + raw + b"\0")
-    head = b"".join([_pad8(field) for field in fields[:-1]]) + fields[-1]
+    head = b"".join(map(_pad8, fields[:-1])) + fields[-1]
     return _pad8(head), len(head)
 
 

@@ -30,6 +30,8 @@ _NEVER_ENTERED = frozenset({_MENU_ITEM, "separator"})
 _MAX_CHILDREN = 400
 """A folder of thousands of files shows far fewer rows than this."""
 
+_MAX_UNSEEN = 8
+"""Parts of one object of a page that are entered though they do not show: rows of long lists have no others outside of them."""
 _NOWHERE = -(2**31)
 _MAX_ORPHANS = 50
 
@@ -130,6 +132,7 @@ class _Details:
 class _Object:
     states: int
     role: str
+    """Empty: not asked for."""
     details: _Details | None = None
     is_closed: bool = False
     """Were its children left out, see `Reading.closed_below`?"""
@@ -148,19 +151,23 @@ class TreeWalk:
         """The objects of the last reading; their roles, empty for those that did not show, and whether they were closed."""
 
     def read(self, reading: Reading, *, deadline: float, adopted: Adopted = _NO_ADOPTED) -> list[Node]:
-        """All showing nodes down to `MAX_DEPTH` levels, breadth first. Raises `DBusTimeout` past the (monotonic) deadline."""
+        """All showing nodes down to `MAX_DEPTH` levels, breadth first, and those of `_unseen`. Raises `DBusTimeout` past the
+        (monotonic) deadline."""
         objects = self._look_again(reading, deadline)
         nodes: list[Node] = []
         met: dict[str, tuple[str, bool]] = {}
         level = [(path, -1, "") for path in (ROOT, *adopted.roots)]
         listed = {ROOT, *adopted.roots}
         unscaled: set[int] = set()
+        inside: set[int] = set()
+        """Indices of nodes of pages."""
         depth = 0
         while level and depth < MAX_DEPTH:
             met |= {path: ("", False) for path, _, _ in level}
+            may_hold = {index for index in {parent for _, parent, _ in level} & inside if has_state(nodes[index].states, SHOWING)}
             found = [
                 node if node.role in _DOCUMENTS or node.parent in unscaled else _scaled(node, reading.scale)
-                for node in self._read_level(level, objects, reading, deadline)
+                for node in self._read_level(level, objects, reading, deadline, may_hold)
             ]
             met |= {node.path: (node.role, objects[node.path].is_closed) for node in found}
             left_out = reading.left_out(found) if depth == 1 else ()
@@ -170,6 +177,8 @@ class TreeWalk:
                     continue
                 if node.role in _DOCUMENTS or node.parent in unscaled or node.path in adopted.roots:
                     unscaled.add(len(nodes))
+                if node.role in _DOCUMENTS or node.parent in inside:
+                    inside.add(len(nodes))
                 nodes.append(node)
                 details = objects[node.path].details
                 for child in details.children if details else ():
@@ -184,14 +193,21 @@ class TreeWalk:
         return nodes
 
     def _read_level(
-        self, level: Sequence[tuple[str, int, str]], objects: dict[str, _Object], reading: Reading, deadline: float
+        self,
+        level: Sequence[tuple[str, int, str]],
+        objects: dict[str, _Object],
+        reading: Reading,
+        deadline: float,
+        may_hold: Collection[int],
     ) -> list[Node]:
-        """Those of these (path, parent, the parent's role) that show."""
+        """Those of these (path, parent, the parent's role) that show, and of the parents ``may_hold`` those of `_unseen`."""
         self._look([path for path, _, _ in level if path not in objects], objects, deadline)
+        unseen = _unseen(level, objects, may_hold)
+        self._look([path for path in unseen if not objects[path].role], objects, deadline)
         showing = []
         for path, parent, above in level:
             thing = objects.get(path)
-            if thing is None or (parent >= 0 and not reading.may_show(thing.states, above=above)):
+            if thing is None or (parent >= 0 and path not in unseen and not reading.may_show(thing.states, above=above)):
                 continue
             showing.append((path, parent))
             is_closed = above in reading.closed_below
@@ -228,6 +244,8 @@ class TreeWalk:
                 found = _object(next(answers), [0])
                 if found is not None and any(reading.may_show(found.states, above=above) for above in ("", _MENU)):
                     continue  # not met as it is now: its role is asked for as that of a new one
+                if found is not None:
+                    found.role = ""
             if found is not None:
                 objects[path] = found
         return objects
@@ -259,6 +277,19 @@ def _node(path: str, parent: int, found: _Object) -> Node:
     details = found.details
     assert details is not None
     return Node(path, parent, found.role, details.name, details.text, details.extents, found.states)
+
+
+def _unseen(level: Sequence[tuple[str, int, str]], objects: dict[str, _Object], may_hold: Collection[int]) -> Sequence[str]:
+    """Parts of pages that do not show and are entered all the same, in order.
+
+    Chromium tells of a box that has been scrolled away that it does not show, also where its content is longer and shows.
+    """
+    found: dict[int, list[str]] = {}
+    for path, parent, _ in level:
+        thing = objects.get(path) if parent in may_hold else None
+        if thing is not None and not has_state(thing.states, SHOWING) and has_state(thing.states, VISIBLE):
+            found.setdefault(parent, []).append(path)
+    return [path for paths in found.values() if len(paths) <= _MAX_UNSEEN for path in paths]
 
 
 def _scaled(node: Node, scale: float) -> Node:

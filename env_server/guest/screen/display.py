@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..faults import DesktopError
-from ..processes import Program
+from ..processes import GIVES_MEMORY_BACK, Program
 from .connection import Connection
 from .input import Input
 from .keyboard import Keyboard
@@ -56,8 +56,9 @@ def start_xvfb(
             "-accessx",
             "-br",
         ],
-        env=env,
+        env={**env, **GIVES_MEMORY_BACK},
         log_folder=log_folder,
+        sends_files=True,
     )
     xvfb.start(pass_fds=(write_end,))
     os.close(write_end)

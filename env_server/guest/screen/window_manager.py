@@ -22,14 +22,16 @@ class WindowManager:
         self._num_extents = 0
         """Number of answers about that frame."""
         self._ping_serial = 0
-        self._pongs: set[int] = set()
+        self._awaited = 0
+        """Number of the last ping, until it is answered: one is out at a time, and programs may answer what nobody asked."""
         connection.listen(self._take)
 
     def _take(self, event: Any) -> bool:
         if event.type == X.PropertyNotify and event.window.id == self._helper.id:
             self._num_extents += 1
         elif event.type == X.ClientMessage and event.client_type == self._connection.atom("WM_PROTOCOLS"):
-            self._pongs.add(event.data[1][1])
+            if event.data[1][1] == self._awaited:
+                self._awaited = 0
         return False
 
     def activate(self, xid: int) -> None:
@@ -56,7 +58,7 @@ class WindowManager:
     def ping(self, xid: int) -> int | None:
         """Request an answer of the window's program once it has taken all input before this (EWMH, _NET_WM_PING).
 
-        Returns the number that `answered` takes; None for a program that never answers.
+        Returns the number that `answered` takes until the next ping; None for a program that never answers.
         """
         connection = self._connection
         window = connection.window(xid)
@@ -67,6 +69,7 @@ class WindowManager:
         if connection.atom("_NET_WM_PING") not in protocols:
             return None
         self._ping_serial += 1
+        self._awaited = self._ping_serial
         message = xevent.ClientMessage(
             window=window,
             client_type=connection.atom("WM_PROTOCOLS"),
@@ -78,4 +81,4 @@ class WindowManager:
 
     def answered(self, ping: int) -> bool:
         """Has the program answered this ping?"""
-        return ping in self._pongs
+        return ping != self._awaited

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from Xlib import X
 from Xlib.display import Display as XDisplay
+from Xlib.error import BadWindow
 from Xlib.ext import res, xtest
 from Xlib.protocol import request
 
 from ..faults import DesktopError
+from . import x_devices
 from .x_keyboard_state import KeyboardExtension
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ _CHANGING = ("_NET_ACTIVE_WINDOW", "_NET_CLIENT_LIST", "_NET_CLIENT_LIST_STACKIN
 """Properties of the root window that the window manager changes all the time."""
 _OF_THE_WINDOW_MANAGER = ("_NET_", "_OB_", "_OPENBOX_")
 """Beginnings of properties by which it only tells: written by another program, they do not say what it does."""
+_ATTRIBUTES = ("backing_store", "bit_gravity", "win_gravity", "save_under", "do_not_propagate_mask")
+"""Of the root window, which has no owner that would set them again."""
 _OF_TOOLKITS = ("GDK_VISUALS",)
 """Properties that come with the first application of a kind."""
 _WHOLE = 65536
@@ -44,6 +48,8 @@ class XState:
         self._extension = KeyboardExtension(display)
         self._first = self._settings()
         self._properties: dict[str, Any] = {}
+        self._manager_windows: Mapping[int, Mapping[str, Any]] = {}
+        """Properties of each window of the window manager's own, by the window's id."""
         self._surroundings: Mapping[str, Any] = {}
         self._names: dict[int, str] = {}
         """Of atoms."""
@@ -51,6 +57,7 @@ class XState:
     def note(self) -> None:
         """All applications run: what they and the window manager have told by now belongs to the desktop."""
         self._properties = self._read_properties(self._property_names())
+        self._manager_windows = self._read_manager_windows()
         self._surroundings = self._read_surroundings()
 
     def describe(self) -> dict[str, str]:
@@ -58,6 +65,8 @@ class XState:
         owners = {name: bool(self._display.get_selection_owner(self._display.get_atom(name))) for name in _SELECTIONS}
         properties = self._read_properties(self._property_names())
         now = {**self._settings(), **self._read_surroundings(), **properties, **owners}
+        windows = self._read_manager_windows().values()  # without their ids, which change with the manager's settings
+        now["properties of the window manager's windows"] = sorted(repr(sorted(found.items())) for found in windows if found)
         return {name: repr(value) for name, value in now.items() if name not in _OF_TOOLKITS}
 
     def release_primary(self, pid: int) -> None:
@@ -87,6 +96,7 @@ class XState:
         different = self._put_back_settings() + self._put_back_properties(programs is not None)
         if programs is not None:
             self._end_clients(programs)
+            self._put_back_manager_windows()
             self._root.change_attributes(background_pixel=display.screen().black_pixel, cursor=X.NONE)
             now = self._read_surroundings()
             different += [name for name, value in self._surroundings.items() if now[name] != value]
@@ -125,7 +135,8 @@ class XState:
     def _put_back_properties(self, with_values: bool) -> list[str]:
         names = self._property_names()
         for name in names:
-            if name not in (*self._properties, *_OF_TOOLKITS) and not name.startswith(_OF_THE_WINDOW_MANAGER):
+            may_be_new = name.startswith(_OF_THE_WINDOW_MANAGER) or name in _OF_TOOLKITS
+            if name not in self._properties and (with_values or not may_be_new):
                 self._root.delete_property(self._display.get_atom(name))
         if not with_values:
             return []
@@ -140,6 +151,43 @@ class XState:
                 self._root.change_property(self._display.get_atom(name), kind, format_, value)
         return different
 
+    def _put_back_manager_windows(self) -> None:
+        """Its windows live as long as the desktop, and every program may write to them."""
+        known = {repr(item) for first in self._manager_windows.values() for item in first.items()}
+        for number, found in self._read_manager_windows().items():
+            window, first = self._window(number), self._manager_windows.get(number)
+            if first is None:  # made anew, as the manager does when it reads its settings
+                first = {name: value for name, value in found.items() if repr((name, value)) in known}
+            for name in found.keys() - first.keys():
+                window.delete_property(self._display.get_atom(name))
+            for name, (kind, format_, value) in first.items():
+                if found.get(name) != (kind, format_, value):
+                    window.change_property(self._display.get_atom(name), kind, format_, value)
+
+    def _read_manager_windows(self) -> dict[int, dict[str, Any]]:
+        """Windows without a frame of an application in them: those are gone with it."""
+        owner = self._root.get_full_property(self._display.get_atom("_NET_SUPPORTING_WM_CHECK"), X.AnyPropertyType)
+        if owner is None:
+            return {}
+        clients = self._display.res_query_clients().clients
+        bases = {client.resource_base for client in clients if owner.value[0] & ~client.resource_mask == client.resource_base}
+        masks = {client.resource_mask for client in clients}
+        found, pending = {}, list(self._root.query_tree().children)
+        while pending:
+            window = pending.pop()
+            if not any(window.id & ~mask in bases for mask in masks):
+                continue
+            try:
+                names = [self._name(atom) for atom in window.list_properties()]
+                found[window.id] = self._read_properties(names, window)
+                pending += window.query_tree().children
+            except BadWindow:
+                continue  # a frame that went meanwhile
+        return found
+
+    def _window(self, number: int) -> Any:
+        return self._display.create_resource_object("window", number)
+
     def _property_names(self) -> list[str]:
         names = [self._name(atom) for atom in self._root.list_properties()]
         return [name for name in names if name not in _CHANGING]
@@ -149,10 +197,11 @@ class XState:
             self._names[atom] = self._display.get_atom_name(atom)
         return self._names[atom]
 
-    def _read_properties(self, names: Collection[str]) -> dict[str, Any]:
+    def _read_properties(self, names: Collection[str], window: Any = None) -> dict[str, Any]:
+        """Properties of ``window``; None: of the root window."""
         found = {}
         for name in names:
-            read = self._root.get_full_property(self._display.get_atom(name), X.AnyPropertyType, _WHOLE)
+            read = (window or self._root).get_full_property(self._display.get_atom(name), X.AnyPropertyType, _WHOLE)
             if read is not None:
                 value = read.value
                 found[name] = (read.property_type, read.format, value if isinstance(value, bytes) else list(value))
@@ -172,7 +221,11 @@ class XState:
         display = self._display
         devices = display.xinput_query_device(_ALL_DEVICES).devices
         access = display.list_hosts()
+        attributes = self._root.get_attributes()
         return {
+            **x_devices.read(display),
+            "attributes of the root window": {name: getattr(attributes, name) for name in _ATTRIBUTES},
+            "lights": display.get_keyboard_control().led_mask,
             "controls": self._extension.controls(ignore=self._keyboard.spare_codes()),
             "devices": [(d.deviceid, d.use, d.attachment, d.enabled, d.name) for d in devices],
             "properties of devices": {device.deviceid: self._device_properties(device.deviceid) for device in devices},

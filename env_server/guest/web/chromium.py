@@ -76,6 +76,7 @@ class Chromium:
             ],
             env={**env, "TMPDIR": str(self.folder / _TEMPORARY)},
             log_folder=log_folder,
+            sends_files=True,
         )
         self._tools = DevTools(self.program)
         self.page = TaskPage(self._tools, pages)

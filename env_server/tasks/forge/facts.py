@@ -63,9 +63,12 @@ def differences(wanted: Facts, found: Facts, *, checks: Mapping[str, Check] | No
 
 
 def same(expected: object, actual: object) -> bool:
-    """Equal; numbers within rounding, lists and tuples member by member."""
+    """Equal; numbers within rounding, lists and tuples member by member.
+
+    A truth value equals nothing but itself: TRUE in a cell is neither the number nor the text that belongs there.
+    """
     if isinstance(expected, bool) or isinstance(actual, bool):
-        return bool(expected) == bool(actual)
+        return expected is actual
     if isinstance(expected, int | float) and isinstance(actual, int | float):
         return abs(expected - actual) <= _TOLERANCE * max(1.0, abs(expected))
     if isinstance(expected, list | tuple) and isinstance(actual, list | tuple):

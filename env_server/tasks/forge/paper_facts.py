@@ -6,7 +6,7 @@ Looks are what a reader sees: a run's own, else its style's, else the document's
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from computerrl.env_server.tasks.forge.facts import Facts, Look, Near, joined, reading
@@ -15,6 +15,7 @@ from computerrl.env_server.tasks.reading.limits import within
 from computerrl.env_server.tasks.reading.packages import Package, num_below, outermost
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+_M = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
 _ALIGNMENTS = {"start": "left", "end": "right", "both": "justify"}
 _FALSE = frozenset({"0", "false", "none", "off"})
 _HIGHLIGHTS = {"FFFF00": "yellow", "00FF00": "green", "00FFFF": "cyan"}
@@ -36,6 +37,7 @@ def paper_facts(data: bytes) -> Facts:
         package = Package(data)
         body = package.xml("word/document.xml").find(f"{_W}body")
         within("paragraphs", num_below(body, f"{_W}p"), limits.MAX_PARAGRAPHS)
+        _take_out_removed(body)
         looks = _Looks(package.xml("word/styles.xml"))
         facts = _body_facts(body, looks)
         for name in sorted(package.parts):
@@ -50,12 +52,32 @@ def paper_facts(data: bytes) -> Facts:
     return facts
 
 
+def _take_out_removed(body: Any) -> None:
+    """Take out of ``body`` what tracked changes have deleted or moved away: no reader of the result sees it."""
+    for node in list(body.iter(f"{_W}del", f"{_W}moveFrom")):
+        mark = node.getparent()
+        if mark.tag == f"{_W}trPr":  # The mark of a deleted row.
+            mark.getparent().getparent().remove(mark.getparent())
+        elif mark.tag != f"{_W}rPr":
+            mark.remove(node)
+
+
+def _blocks(node: Any) -> Iterator[Any]:
+    """Paragraphs, tables and the section's properties, also those in content controls, such as an index, and in insertions."""
+    for child in node:
+        if child.tag in (f"{_W}p", f"{_W}tbl", f"{_W}sectPr"):
+            yield child
+        else:
+            yield from _blocks(child)
+
+
 def _body_facts(body: Any, looks: _Looks) -> Facts:
     facts: Facts = {}
     number = 0
     breaks_before = False
-    closing = _closing(body)
-    for position, block in enumerate(body):
+    blocks = list(_blocks(body))
+    closing = _closing(blocks)
+    for position, block in enumerate(blocks):
         if block.tag == f"{_W}tbl":
             for index, row in enumerate(outermost(block, f"{_W}tr"), start=1):
                 cells = outermost(row, f"{_W}tc")
@@ -86,11 +108,11 @@ def _body_facts(body: Any, looks: _Looks) -> Facts:
     return facts
 
 
-def _closing(body: Any) -> list[bool]:
+def _closing(blocks: Sequence[Any]) -> list[bool]:
     """Block by block: do only empty paragraphs follow, up to the end or to the section's properties?"""
     closing = []
     closes = True
-    for block in reversed(body):
+    for block in reversed(blocks):
         closing.append(closes)
         closes = block.tag == f"{_W}sectPr" or (closes and block.tag == f"{_W}p" and not _text(block).strip())
     return closing[::-1]
@@ -116,6 +138,12 @@ def _text(block: Any) -> str:
     for node in block.iter():
         if node.tag == f"{_W}t":
             pieces.append((node.text or "").upper() if _is_in_capitals(node.getparent()) else node.text or "")
+        elif node.tag == f"{_M}t":
+            pieces.append(node.text or "")
+        elif node.tag == f"{_W}sym":
+            pieces.append(f"<{node.get(f'{_W}char')}>")
+        elif node.tag == f"{_W}noBreakHyphen":
+            pieces.append("-")
         elif node.tag == f"{_W}tab" and node.getparent().tag == f"{_W}r":
             pieces.append("\t")
         elif node.tag == f"{_W}br" and node.get(f"{_W}type") is None:

@@ -75,6 +75,21 @@ def _demonstrate_with(demonstrator: Demonstrator) -> _Demonstrate:
     return demonstrate
 
 
+def _drawn_size(action: Action, observation: Observation, get: Getter) -> tuple[int, int]:
+    """See `TaskInstance.drawn_size`: of the smallest shape around the pixel."""
+    x, y = action.args.get("target"), action.args.get("y")
+    if not isinstance(x, int) or not isinstance(y, int):
+        return 0, 0
+    # Numbers of the guest's: what does not fit onto the screen has no size.
+    sizes = [
+        (round(one.width), round(one.height))
+        for one in Scene("", observation, (), get).shapes
+        if abs(one.x - x) <= 1 and abs(one.y - y) <= 1
+        if 0 < one.width <= observation.screen_width and 0 < one.height <= observation.screen_height
+    ]
+    return min(sizes, key=lambda size: size[0] * size[1], default=(0, 0))
+
+
 def _refuse(instruction: str, observation: Observation, actions: Sequence[Action], get: Getter, *, family: str) -> Action:
     raise TaskFailed(f"the task family {family} has no demonstrator: it can be played and evaluated, but not demonstrated")
 
@@ -87,7 +102,7 @@ def _family(page: RegisteredPage) -> Family:
 
     def build(rng: random.Random) -> TaskInstance:
         step = SetupStep("web_page", {"page": page.name, "seed": rng.randrange(_SEEDS)})
-        return TaskInstance(instruction=None, setup=(step,), evaluate=evaluate, demonstrate=demonstrate)
+        return TaskInstance(instruction=None, setup=(step,), evaluate=evaluate, demonstrate=demonstrate, drawn_size=_drawn_size)
 
     note = f" (not repeatable: {UNREPEATABLE[page.name]})" if page.name in UNREPEATABLE else ""
     return Family(

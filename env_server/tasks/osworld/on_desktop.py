@@ -21,6 +21,7 @@ def check_python_file_by_test_suite(
     The suite finds all files that were fetched with the program; a function that takes an argument gets the program's path. The
     program runs in a process of its own and cannot say the verdict (`suite_runner`).
     """
+    desktop.bring_own_files()
     folder = f"{HOME}/.cache/program-{secrets.token_hex(8)}"
     suite = f"{HOME}/.cache/suite-{secrets.token_hex(8)}.py"
     for place in Path(result).parent.iterdir():

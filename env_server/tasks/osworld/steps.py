@@ -41,6 +41,8 @@ _WINDOW_LIMIT_S = 20.0
 _TITLE_LIMIT_S = 5.0
 """How long it waits for the very title. Then a part will do: other viewers and players call their windows otherwise."""
 _TITLE_PARTS = re.compile(r" [-\u2013\u2014] ")
+_STAND_INS = {"Google Chrome": "Chromium", "gedit": "Mousepad"}
+"""Programs whose names task files have in windows' titles -> the desktop's."""
 _UNTIL_LIMIT_S = 60.0
 _POLL_S = 0.5
 _CHROME_EPOCH_S = 11_644_473_600
@@ -157,10 +159,12 @@ class Carrier:
             raise TaskFailed(f"{step.path} did not open a window")
 
     def _activate(self, step: WindowStep) -> None:
+        title = _our_title(step)
+
         def bring() -> bool:
-            if self.desktop.activate_window(step.window_name, strict=step.strict, by_class=step.by_class):
+            if self.desktop.activate_window(title, strict=step.strict, by_class=step.by_class):
                 return True
-            parts = [] if step.by_class or self.now() < others else _TITLE_PARTS.split(step.window_name)[1:]
+            parts = [] if step.by_class or self.now() < others else _TITLE_PARTS.split(title)[1:]
             return any(self.desktop.activate_window(part, strict=False, by_class=False) for part in parts)
 
         began = self.now()
@@ -173,7 +177,7 @@ class Carrier:
             self.sleep(_POLL_S)
 
     def _close(self, step: WindowStep) -> None:
-        self.desktop.close_window(step.window_name, strict=step.strict, by_class=step.by_class)
+        self.desktop.close_window(_our_title(step), strict=step.strict, by_class=step.by_class)
 
     def _open_tabs(self, step: OpenTabsStep) -> None:
         self.desktop.open_tabs(step.urls_to_open)
@@ -197,6 +201,14 @@ class Carrier:
             except sqlite3.DatabaseError as error:
                 raise TaskFailed(f"the browser's history cannot be written: {error}") from error
             self.desktop.put_file(path, place.read_bytes())
+
+
+def _our_title(step: WindowStep) -> str:
+    """The title as the desktop's own programs show it: their names stand at the end."""
+    for theirs, ours in _STAND_INS.items():
+        if not step.by_class and step.window_name.endswith(theirs):
+            return step.window_name.removesuffix(theirs) + ours
+    return step.window_name
 
 
 def _is_met(until: Until, answer: RunResult) -> bool:

@@ -129,6 +129,10 @@ def serve(connection: socket.socket, folder: str) -> None:
 # --- the suite's process ---------------------------------------------------------------------------------------------
 
 
+_END_OF_A_LOOP = (StopIteration, StopAsyncIteration)
+"""Raised within `map`, `zip` or `all` of the suite, they would end its loop before it has compared anything."""
+
+
 class ProgramError(Exception):
     """The program raised something that is no error of Python's own."""
 
@@ -169,7 +173,7 @@ class Program:
         if "error" in answer:
             kind, text = answer["error"]
             known = getattr(builtins, str(kind), None)
-            is_error = isinstance(known, type) and issubclass(known, Exception)
+            is_error = isinstance(known, type) and issubclass(known, Exception) and not issubclass(known, _END_OF_A_LOOP)
             raise (known if is_error and known is not None else ProgramError)(str(text))
         return decoded(answer["value"], self._object)
 
@@ -191,6 +195,10 @@ def _update(before: Any, after: Any) -> None:
         before.update(after)
 
 
+_TOLD = frozenset({"__all__", "__author__", "__doc__", "__file__", "__module__", "__name__", "__qualname__", "__version__"})
+"""Special names that the program is asked for. The others are ways to compare, to copy or to import."""
+
+
 class Remote(types.ModuleType):
     """An object, a function, a class or a module of the program. It equals nothing but itself, whatever the program says."""
 
@@ -200,7 +208,7 @@ class Remote(types.ModuleType):
         object.__setattr__(self, "_number", number)
 
     def __getattribute__(self, name: str) -> Any:
-        if name in ("__class__", "__dict__", "__spec__", "__loader__", "__path__", "__package__"):
+        if name[:2] == "__" and name not in _TOLD:
             return object.__getattribute__(self, name)
         ask = object.__getattribute__(self, "_program").ask
         return ask("dir", self) if name == "__all__" else ask("get", self, name)
@@ -228,7 +236,9 @@ class Remote(types.ModuleType):
         return iter(_ask(self, "list"))
 
     def __contains__(self, item: Any) -> bool:
-        return bool(_ask(self, "has", item))
+        if isinstance(item, Remote):
+            return bool(_ask(self, "has", item))
+        return any(item == listed for listed in self)  # what the program would say, it would say of everything
 
     def __bool__(self) -> bool:
         return bool(_ask(self, "bool"))
@@ -255,12 +265,15 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def __init__(self, program: Program, folder: str) -> None:
         self._program, self._folder = program, os.path.realpath(folder)
+        # A module that the program adds later could take the place of one that the suite compares with.
+        self._names = {os.path.splitext(name)[0] for name in os.listdir(folder)}
         self._find_in_file, self._run_path = importlib.util.spec_from_file_location, runpy.run_path
         self.paths: dict[str, str] = {}
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-        place = os.path.join(self._folder, *fullname.split("."))
-        if os.path.isfile(f"{place}.py") or os.path.isdir(place):
+        parts = fullname.split(".")
+        place = os.path.join(self._folder, *parts)
+        if parts[0] in self._names and (os.path.isfile(f"{place}.py") or os.path.isdir(place)):
             return importlib.machinery.ModuleSpec(fullname, self)
         return None
 

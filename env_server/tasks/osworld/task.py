@@ -35,7 +35,7 @@ from computerrl.env_server.tasks.osworld.gold import fault_of
 from computerrl.env_server.tasks.osworld.home import HOME_STEPS
 from computerrl.env_server.tasks.osworld.metrics import metric
 from computerrl.env_server.tasks.osworld.metrics.files import BrokenFile
-from computerrl.env_server.tasks.osworld.metrics.matching import BadRule
+from computerrl.env_server.tasks.osworld.metrics.matching import BadRule, require_arguments, rule_of
 from computerrl.env_server.tasks.osworld.on_desktop import RUN_ON_DESKTOP
 from computerrl.env_server.tasks.osworld.steps import Carrier
 from computerrl.env_server.tasks.reading.limits import LimitPassed
@@ -181,12 +181,14 @@ def _run_judge(context: Context, judge: Judge) -> _Verdict:
             context.desktop.end_programs()  # what the agent left running could look into what is run now
             reward = RUN_ON_DESKTOP[judge.func](context.desktop, *inputs, **judge.options)
         else:
-            reward = metric(judge.func)(*inputs, **judge.options)
+            function = metric(judge.func)
+            require_arguments(function, inputs, judge.options)
+            reward = function(*inputs, **rule_of(judge.options))
     except (EnvError, MemoryError):
         raise
     except Obstructed as error:
         return _Verdict(0.0, f"{judge.func}: {error}")
-    except BadRule as error:
+    except (BadRule, re.error) as error:  # No pattern comes from an agent.
         raise TaskFailed(f"{judge.func}: the task's rule means nothing: {error}") from error
     except (BrokenFile, LimitPassed) as error:
         if isinstance(error, BrokenFile) and not context.is_product(error.path):

@@ -10,6 +10,14 @@ from tests.support.desktops import Player, SharedDesktops
 PAGE = SetupStep(
     "write_file", {"path": "p.html", "text": "<title>First page</title><h1>Hello there</h1><a href='q.html'>next</a>"}
 )
+LONG = SetupStep(
+    "write_file",
+    {
+        "path": "long.html",
+        "text": "<title>Long page</title><style>html, body, main { height: 100%; margin: 0 }</style>"
+        "<main><div style='height: 3000px'>Top</div><button>Far below</button></main>",
+    },
+)
 NEXT = SetupStep("write_file", {"path": "q.html", "text": "<title>Second page</title><button>Press me</button>"})
 OPEN = SetupStep("open", {"path": "p.html"})
 FILES = SetupStep("files_open", {"folder": "."})
@@ -46,6 +54,15 @@ def test_page_opened_for_a_task_is_in_an_ordinary_window(player: Player) -> None
     seen = {(element.role, element.text) for element in player.do("wait()").elements}
     assert {("entry", "/home/user/p.html"), ("page-tab", "First page"), ("link", "next")} <= seen
     assert ("button", "Minimize") not in seen
+
+
+def test_content_longer_than_its_box_is_seen_when_the_box_has_been_scrolled_away(player: Player) -> None:
+    player.start(LONG, SetupStep("open", {"path": "long.html"}))
+    assert shows(player, "Top")
+    player.do('scroll(400, 400, direction="down", clicks=30)')
+    assert shows(player, "Far below")
+    seen = {element.text for element in player.do("wait()").elements}
+    assert "Top" not in seen
 
 
 def test_link_and_address_bar_work(browser: Player) -> None:

@@ -16,13 +16,13 @@ LIMIT_S = 200.0
 """For a busy machine; each takes half a minute."""
 
 
-def bench(name: str, folder: Path) -> tuple[int, dict[str, dict[str, Any]]]:
+def bench(name: str, folder: Path, *, limit_s: float = LIMIT_S) -> tuple[int, dict[str, dict[str, Any]]]:
     """(exit code, rows by name) of `bench NAME --quick`, run in ``folder``."""
     command = [sys.executable, "-m", "computerrl", "bench", name, "--quick", "--json", "rows.json"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True)
     try:
-        code = process.wait(timeout=LIMIT_S)
+        code = process.wait(timeout=limit_s)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

@@ -57,6 +57,17 @@ ATTEMPTS = {
     "privileges": "su -c true",
     "shared memory": 'python3 -c "import ctypes, os; os._exit(ctypes.CDLL(None).shmget(0, 1 << 20, 0o600) < 0)"',
     "message queue": 'python3 -c "import ctypes, os; os._exit(ctypes.CDLL(None).msgget(0, 0o600) < 0)"',
+    "all terminals": "python3 -c \"import os; [os.open('/dev/ptmx', os.O_RDWR | os.O_NOCTTY) for _ in range(500)]\"",
+    "all watchers of files": 'python3 -c "import ctypes, os; c = ctypes.CDLL(None).inotify_init;'
+    ' os._exit(min(c() for _ in range(100)) < 0)"',
+    "all timers": 'python3 -c "import ctypes, os; c, t = ctypes.CDLL(None).timer_create, ctypes.c_void_p();'
+    ' os._exit(any(c(0, None, ctypes.byref(t)) for _ in range(20_000)))"',
+    "all descriptors on their way": 'python3 -c "import os, socket; pairs = [socket.socketpair() for _ in range(10)];'
+    " [socket.send_fds(a, [b'x'], [0] * 200) for a, _ in pairs for _ in range(2)]\"",
+    "turn of the X server at the disk": "ionice -c 3 -p $(pgrep Xvfb)",
+    "time slice of the X server": "python3 -c \"import ctypes, os, struct; n = 314 if os.uname().machine == 'x86_64' else 274;"
+    " a = struct.pack('=IIQiIQQQ', 48, 0, 0, 0, 0, 100_000, 0, 0);"
+    ' os._exit(ctypes.CDLL(None).syscall(n, $(pgrep Xvfb), a, 0) < 0)"',
     "semaphores": 'python3 -c "import ctypes, os; os._exit(ctypes.CDLL(None).semget(0, 1, 0o600) < 0)"',
 }
 """What it is aimed at -> a command that ends well when it gets there."""

@@ -15,7 +15,7 @@ from computerrl.common.wire.transport import LocalChannel
 from computerrl.env_server.client import DesktopClient
 from computerrl.env_server.driver import SetupStep
 from computerrl.env_server.drivers import make_driver
-from computerrl.env_server.drivers.memory import processes_below
+from computerrl.env_server.drivers.memory import excess, network_mb, processes_below, pss_mb
 from computerrl.env_server.drivers.screenshots import ScreenshotStore
 from computerrl.env_server.serving.service import DesktopService
 from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
@@ -87,6 +87,38 @@ def test_action_while_no_process_can_be_started_costs_no_desktop(tmp_path: Path,
         assert driver.healthy()
         assert Player(driver).start(SetupStep("files_open", {"folder": "."})).app == "files"
         assert Player(driver).start(SetupStep("open_app", {"app": app})).app == app
+
+
+CONNECTIONS = """
+import socket, time
+server, kept = socket.create_server(("127.0.0.1", 0)), []
+for _ in range(100):
+    sender = socket.create_connection(server.getsockname())
+    receiver, _ = server.accept()
+    kept += [sender, receiver]
+    sender.setblocking(False)
+    try:
+        while True:
+            sender.send(bytes(1 << 18))
+    except BlockingIOError:
+        pass
+time.sleep(600)
+"""
+
+
+def test_what_connections_hold_counts_to_the_desktop_s_memory(tmp_path: Path) -> None:
+    with open_desktop(tmp_path, DesktopConfig(apps=("files",))) as driver:
+        pid = driver.pid or 0
+        assert network_mb(processes_below(pid)) == 0.0
+        CalledDesktop(driver.get).launch(["python3", "-c", CONNECTIONS])
+        deadline = time.monotonic() + 60.0
+        while network_mb(processes_below(pid)) < 50.0 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        pids = processes_below(pid)
+        taken = excess(pids, limit_mb=1.0)
+        assert network_mb(pids) > 50.0 and taken is not None and taken > pss_mb(pids) + 40.0
+        Player(driver).start(SetupStep("files_open", {"folder": "."}))
+        assert network_mb(processes_below(pid)) == 0.0
 
 
 def test_memory_hog_costs_its_desktop_and_the_next_one_works(tmp_path: Path) -> None:

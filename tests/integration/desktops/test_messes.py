@@ -20,7 +20,8 @@ from tests.support.desktops import Player, open_desktop
 from tests.support.tiers import one_in
 
 LIMITS = {"reset_deadline_s": 120.0, "step_deadline_s": 60.0}
-PLANTED = "find /tmp /var/tmp /dev/shm /home/user -name 'planted*'; xfconf-query -c xsettings -lv 2>&1 | grep planted"
+PLANTED = "find /tmp /var/tmp /dev/shm /home/user -name 'planted*'; xfconf-query -c xsettings -lv 2>&1 | grep planted;"
+PLANTED += " xprop -root | grep -w planted"
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +103,35 @@ def test_application_that_was_opened_again_with_other_styles_ends_with_its_task(
     assert abs(driver.frame().mean(axis=(0, 1)) - first).max() > 20
     player.start(RESTYLED[app])
     assert abs(driver.frame().mean(axis=(0, 1)) - first).max() < 2
+
+
+MARKS = {
+    "words in the logs": ("for log in /tmp/agent/logs/*.log; do echo planted >> $log; done", "grep -rl planted /tmp/agent/logs"),
+    "link in place of a log": ("cd /tmp/agent/logs; echo planted > /tmp/a; ln -sf /tmp/a openbox.log", "grep -rl planted /tmp"),
+    "words before the first pixel": (
+        "printf planted | dd of=/tmp/agent/frame/Xvfb_screen0 bs=1 seek=100 conv=notrunc status=none",
+        "grep -l planted /tmp/agent/frame/*",
+    ),
+    "words behind the last pixel": ("echo planted >> /tmp/agent/frame/Xvfb_screen0", "grep -l planted /tmp/agent/frame/*"),
+    "times": (
+        # A program that is left ends the applications, with their profiles.
+        "find /tmp /var/tmp /dev/shm $HOME -exec touch -h -d 1999-01-02 {} + 2> /dev/null; (setsid sleep 99 > /dev/null 2>&1 &)",
+        "find /tmp /var/tmp /dev/shm $HOME -not -newermt 2000-01-01",
+    ),
+    "modes": ("chmod 3777 $HOME/.config /tmp/agent/logs; chmod 755 $HOME/.bashrc", "find /tmp/agent $HOME -perm /7011 -type f,d"),
+}
+"""What an agent's program does to files that stay -> a command that finds it."""
+
+
+@pytest.mark.parametrize("mark", MARKS)
+def test_files_that_stay_tell_the_next_task_nothing(driver: GuestDriver, mark: str) -> None:
+    Player(driver).start(FILES)
+    make, find = MARKS[mark]
+    before = run(driver, find)
+    run(driver, make)
+    assert run(driver, find) != before
+    Player(driver).start(FILES)
+    assert run(driver, find) == before
 
 
 def test_fingerprint_shows_what_lies_in_every_writable_folder(driver: GuestDriver, first: Fingerprint) -> None:

@@ -123,6 +123,37 @@ def owners(player: Player) -> dict[str, bool]:
     return dict(state(player)[6])
 
 
+FRAME = """
+import time
+from Xlib import X, Xatom
+from Xlib.display import Display
+d = Display()
+w = d.screen().root.create_window(100, 100, 200, 100, 0, X.CopyFromParent)
+w.change_property(d.get_atom("_NET_WM_WINDOW_TYPE"), Xatom.ATOM, 32, [d.get_atom("_NET_WM_WINDOW_TYPE_DIALOG")])
+w.map()
+found = None
+while found is None:
+    found = w.get_full_property(d.get_atom("_NET_FRAME_EXTENTS"), X.AnyPropertyType)
+    time.sleep(0.05)
+print(list(found.value))
+"""
+THEME = """
+theme=$HOME/.themes/Clearlooks/openbox-3 fonts=$HOME/.config/fontconfig
+mkdir -p $theme $fonts
+sed 's/^padding.height:.*/padding.height: 20/' /usr/share/themes/Clearlooks/openbox-3/themerc > $theme/themerc
+echo '<fontconfig><match target="pattern"><edit name="size" mode="assign"><double>30</double></edit></match></fontconfig>' \
+    > $fonts/fonts.conf
+pkill -USR2 openbox; sleep 0.5
+"""
+
+
+def test_window_manager_takes_no_theme_and_no_font_of_the_home(player: Player) -> None:
+    player.start(EDITOR)
+    before = run(player, FRAME)
+    CalledDesktop(player.desktop.get).run(THEME, timeout_s=20.0)
+    assert run(player, FRAME) == before
+
+
 def test_keyboard_layout_that_was_changed_costs_a_new_desktop(player: Player) -> None:
     run(player, CHANGE.format(lines="d.change_keyboard_mapping(38, [(ord('z'), ord('Z'))])"))
     with pytest.raises(DesktopBroken, match="does not take back: keys"):

@@ -95,7 +95,7 @@ def test_env_server_process_serves_and_ends_on_sigterm(config: RunConfig, keys: 
         lease = client.lease("a", TASK)
         started = client.reset(lease, TASK)
         assert started.instruction.startswith("Rename") and started.observation.screenshot is not None
-        client.step(lease, parse_action(client.demonstrate(lease)))
+        client.step(lease, parse_action(client.demonstrate(lease).action_text))
         assert client.evaluate(lease).success
         process.send_signal(signal.SIGTERM)
         assert process.wait(120) == 0

@@ -228,7 +228,7 @@ def test_env_server_process_answers_everything_malformed_and_the_actor_that_play
         instruction = desktops.reset(lease, TASK).instruction
         before_bytes = psutil.Process(process.pid).memory_info().rss
         played: list[str] = []
-        answers = attack(address, keys, check=lambda _number: played.append(desktops.demonstrate(lease)))
+        answers = attack(address, keys, check=lambda _number: played.append(desktops.demonstrate(lease).action_text))
         assert answers.total() == NUM_MESSAGES and answers["decode_error"] > NUM_MESSAGES / 2
         assert process.poll() is None and len(set(played)) == 1
         assert psutil.Process(process.pid).memory_info().rss - before_bytes < GROWTH_BYTES

@@ -12,9 +12,11 @@ import pytest
 from computerrl.common.config import DesktopConfig
 from computerrl.common.messages import Evaluation
 from computerrl.env_server.driver import SetupStep
+from computerrl.env_server.guest import confinement
 from computerrl.env_server.tasks.osworld import Assets, load_task
 from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
 from computerrl.env_server.tasks.osworld.getters import GETTERS, Context
+from computerrl.env_server.tasks.osworld.on_desktop import check_python_file_by_test_suite
 from tests.support.desktops import SHARED_SETTINGS, Player, open_desktop
 
 pytestmark = pytest.mark.timeout(300)
@@ -133,6 +135,77 @@ def test_conversion_is_that_of_the_judge(desktop: CalledDesktop, tmp_path: Path,
     desktop.run(f"{sheet}{_FORGED}")
     step = {"type": "execute", "parameters": {"command": _TO_CSV}}
     assert judged(desktop, tmp_path, "cat a.csv", [step]).reward == reward
+
+
+_WRITES_BESIDE = """
+import os
+while True:
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if b"is-" + b"judged" in open(f"/proc/{pid}/cmdline", "rb").read():
+                os.write(os.open(f"/proc/{pid}/fd/1", os.O_WRONLY), b"yes")
+                os.kill(int(pid), 9)
+        except PermissionError:
+            open("/home/user/refused", "w").close()
+        except OSError:
+            pass
+"""
+
+
+@pytest.mark.skipif(not confinement.has_landlock(), reason="docs/security.md says what is not promised without")
+def test_no_program_writes_where_a_command_answers(desktop: CalledDesktop) -> None:
+    desktop.launch(["python3", "-c", _WRITES_BESIDE])
+    answer = desktop.run("sleep 2; echo is-judged", timeout_s=20.0)
+    assert (answer.returncode, answer.stdout) == (0, "is-judged\n")
+    assert desktop.run("ls refused").stdout == "refused\n"
+
+
+_LOAD = """
+import os, time, uno
+os.environ["TMPDIR"] = "/home/user/.config/libreoffice/4/tmp"
+resolver = uno.getComponentContext().ServiceManager.createInstance("com.sun.star.bridge.UnoUrlResolver")
+office = resolver.resolve("uno:pipe,name=computerrl;urp;StarOffice.ComponentContext")
+loader = office.ServiceManager.createInstanceWithContext("com.sun.star.loader.Python", office)
+try:
+    loader.activate("evil", "", "file:///home/user/evil.py", None)
+except AttributeError:
+    pass
+"""
+_IN_THE_OFFICE = """
+import glob, threading
+def forge():
+    while True:
+        for place, text in (("eval.sh", "echo yes"), (".cache/suite-*.py", "def test(*_): return True")):
+            for path in glob.glob(f"/home/user/{place}"):
+                try:
+                    with open(path, "w") as file:
+                        file.write(text)
+                except OSError:
+                    pass
+threading.Thread(target=forge, daemon=True).start()
+open("/home/user/loaded", "w").close()
+"""
+
+
+def test_application_that_runs_what_the_agent_wrote_changes_no_file_of_the_judge(tmp_path: Path) -> None:
+    with open_desktop(tmp_path, DesktopConfig(apps=("calc",), **SHARED_SETTINGS)) as driver:
+        Player(driver).start(SetupStep("calc_open", {"cells": {}}))
+        desktop = CalledDesktop(driver.get)
+        desktop.put_file("/home/user/evil.py", _IN_THE_OFFICE.encode())
+        desktop.run(["python3", "-c", _LOAD])
+        assert desktop.run("ls loaded").returncode == 0
+        product, suite = tmp_path / "product" / "program.py", tmp_path / "suite.py"
+        product.parent.mkdir()
+        product.write_text("def double(x): return x\n")
+        suite.write_text("import program\ndef test(): return program.double(2) == 4\n")
+        for _ in range(3):
+            assert judged(desktop, tmp_path, **SCRIPT).reward == 0.0
+            assert check_python_file_by_test_suite(desktop, str(product), str(suite)) == 0.0
+        product.write_text("def double(x): return 2 * x\n")
+        desktop.run("touch made")
+        assert judged(desktop, tmp_path, **SCRIPT).reward == 1.0
+        assert check_python_file_by_test_suite(desktop, str(product), str(suite)) == 1.0
+        assert driver.get("calc_cells", range="A1") == [[""]]  # the office goes on
 
 
 def test_full_disk_pays_nothing_and_fails_nothing(desktop: CalledDesktop, tmp_path: Path) -> None:

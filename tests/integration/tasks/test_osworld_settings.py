@@ -207,6 +207,31 @@ CASES = {
             launch("/usr/bin/thunderbird"),
         ),
     ),
+    "mode of the browser, which the task has set before the browser ran": Case(
+        {
+            "func": ["match_in_list", "is_expected_url_pattern_match"],
+            "result": [{"type": "chrome_appearance_mode_ui"}, {"type": "active_url_from_accessTree", "goto_prefix": ""}],
+            "expected": [rule(expected=["light", "system"]), rule(expected=["^chrome://settings/appearance/?$"])],
+        },
+        ("chrome.open_appearance_settings()", *["wait()"] * 5, 'click("Mode")', 'key("up")', 'key("enter")'),
+        (
+            shell(
+                "mkdir -p ~/.config/google-chrome/Default && "
+                """echo '{"browser": {"theme": {"color_scheme2": 2}}}' > ~/.config/google-chrome/Default/Preferences"""
+            ),
+            launch("google-chrome"),
+            {"type": "activate_window", "parameters": {"window_name": "Google Chrome"}},
+        ),
+    ),
+    "end of VLC after a film, switched on while VLC runs": Case(
+        {
+            "func": "check_play_and_exit",
+            "result": {"type": "vlc_config", "dest": "vlcrc"},
+            "expected": rule(expected_play_and_exit=0),
+        },
+        ('key("ctrl+p")', *["wait()"] * 5, 'key("enter")', *["wait()"] * 5),
+        (launch("vlc"), python("open('/home/user/.config/vlc/vlcrc', 'a').write('play-and-exit=1\\n')")),
+    ),
     "bookmark of the browser, whose settings have two names": Case(
         {
             "postconfig": [launch("pkill", "chrome")],

@@ -39,8 +39,10 @@ class Played:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        self.lost: list[str] = []
-        """Elements without a point of their own."""
+        self.covered: list[str] = []
+        """Elements without a visible point: pages that move lay their elements over one another for a while."""
+        self.mistaken: list[str] = []
+        """Elements whose point is another element's."""
 
     def look(self, seen: Observation, *, seed: str) -> None:
         """Point at each element of a screen."""
@@ -50,11 +52,11 @@ class Played:
             try:
                 action = FORM.parse(FORM.render(f"click({element.number})", seen, seed=seed), seen)
             except Unsayable as error:
-                self.lost.append(f"{seed}: {error}")
+                self.covered.append(f"{seed}: {error}")
                 continue
             met = element_at(seen.elements, action.args["target"], action.args["y"])
             if met is None or Box.of(met) != Box.of(element):
-                self.lost.append(f"{seed}: {element} -> {action.args} -> {met}")
+                self.mistaken.append(f"{seed}: {element} -> {action.args} -> {met}")
 
 
 def play(desktop: DesktopDriver, family: str, seed: int, played: Played) -> bool:
@@ -84,7 +86,8 @@ def play(desktop: DesktopDriver, family: str, seed: int, played: Played) -> bool
 def test_points_of_a_demonstration_solve_the_page_and_no_text_tells_a_name(desktop: DesktopDriver, family: str) -> None:
     played = Played()
     assert play(desktop, family, 0, played), family
-    assert len(played.lost) <= max(1, played.counts["elements"] // 100), played.lost
+    assert len(played.mistaken) <= played.counts["elements"] // 100, played.mistaken
+    assert len(played.covered) <= max(1, played.counts["elements"] // 4), played.covered
 
 
 @pytest.mark.release
@@ -97,8 +100,9 @@ def test_points_of_a_thousand_screens_map_back_to_their_elements(desktop: Deskto
         if played.counts["screens"] >= 1000:
             break
     num_elements = played.counts["elements"]
-    print(f"{played.counts['screens']} screens, {num_elements} elements, {len(played.lost)} without a point of their own")
-    assert len(played.lost) <= num_elements / 1000, played.lost
+    lost = played.covered + played.mistaken
+    print(f"{played.counts['screens']} screens, {num_elements} elements, {len(lost)} without a point of their own")
+    assert len(lost) <= num_elements / 1000, lost
 
 
 def test_drag_to_one_place_begins_where_the_pointer_is(desktop: DesktopDriver) -> None:

@@ -17,6 +17,7 @@ from computerrl.common.errors import ComputerRLError
 from computerrl.common.messages import (
     Action,
     Assignment,
+    Demonstration,
     Element,
     Evaluation,
     FinalAction,
@@ -161,9 +162,9 @@ class FakeDesktops:
         error = "no element 99" if action.args.get("target") == 99 else ""
         return StepResult(make_observation(make_element(1, "ok"), result="42"), error, finished)
 
-    def demonstrate(self, lease: Lease) -> str:
+    def demonstrate(self, lease: Lease) -> Demonstration:
         self._call("demonstrate")
-        return "click(1)" if len(self.actions) < 1 else "done()"
+        return Demonstration("click(1)" if len(self.actions) < 1 else "done()")
 
     def evaluate(self, lease: Lease, final_action: FinalAction = "") -> Evaluation:
         self._call("evaluate")

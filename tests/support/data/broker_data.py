@@ -193,7 +193,7 @@ def examples() -> list[Message]:
         StepRequest(lease, Action("click", {"number": 1, "text": "ok", "points": [1, 2]}), "I click it."),
         StepResult(observation, "no element 9", finished=False),
         DemonstrationRequest(lease),
-        Demonstration("click(1)"),
+        Demonstration("click(100, 50)", 20, 10),
         EvaluationRequest(lease),
         Evaluation(1.0, success=True, detail="cell B2 holds 42"),
         LeaseRelease(lease),

@@ -82,6 +82,21 @@ def _of_process(name: str, call: str) -> str:
     return python("import os, resource, subprocess", f"pid = int(subprocess.check_output(['pgrep', '-o', '{name}']))", call)
 
 
+def with_extensions(*lines: str) -> str:
+    """A program that calls the libraries of the extensions for input devices (`xi`) and screens (`xr`)."""
+    return with_x(
+        "import ctypes",
+        "xl, xi, xr = (ctypes.CDLL(name) for name in ('libX11.so.6', 'libXi.so.6', 'libXrandr.so.2'))",
+        "xl.XOpenDisplay.restype = xi.XOpenDevice.restype = ctypes.c_void_p",
+        "c, number = ctypes.c_void_p(xl.XOpenDisplay(None)), ctypes.c_ulong",
+        "device = lambda number_: ctypes.c_void_p(xi.XOpenDevice(c, number(number_)))",
+        "screen = r.xrandr_get_screen_resources()",
+        "output, crtc, window = screen.outputs[0], screen.crtcs[0], number(r.id)",
+        *lines,
+        "xl.XSync(c, 0)",
+    )
+
+
 _LISTEN = "python3 -c 'import socket, time; s = socket.create_server((\"127.0.0.1\", 8000)); time.sleep(999)'"
 _OWNER = (
     "from Xlib.display import Display; d = Display(); w = d.screen().root.create_window(0, 0, 1, 1, 0, 0);"
@@ -133,6 +148,13 @@ COMMANDS: Mapping[str, str] = {
     "name on the bus": background("dbus-monitor --session"),
     "screen reader": f"dbus-send --session --print-reply {_AIDS} string:ScreenReaderEnabled variant:boolean:true",
     "property of the screen": "xprop -root -f EVIL 8s -set EVIL planted",
+    "property of the screen, by the window manager's name": "xprop -root -f _NET_EVIL 8s -set _NET_EVIL planted",
+    "property of the window manager's window": with_x(
+        "owner = r.get_full_property(d.get_atom('_NET_SUPPORTING_WM_CHECK'), X.AnyPropertyType).value[0]",
+        "window = d.create_resource_object('window', owner)",
+        "window.change_property(d.get_atom('EVIL'), Xatom.STRING, 8, b'planted')",
+        "window.change_property(d.get_atom('_NET_WM_NAME'), Xatom.STRING, 8, b'planted')",
+    ),
     "address of the accessibility bus": "xprop -root -f AT_SPI_BUS 8s -set AT_SPI_BUS unix:path=/tmp/evil",
     "resources of X": "xprop -root -f RESOURCE_MANAGER 8s -set RESOURCE_MANAGER planted",
     "held keys": with_x("[xtest.fake_input(d, X.KeyPress, code) for code in (50, 37, 64, 38)]"),
@@ -205,6 +227,8 @@ RESTYLED: Mapping[str, SetupStep] = {"editor": EDITOR, "files": FILES, "calc": S
 """Application that an agent quits and opens again -> the step that opens it. In between, all of its windows get a colour."""
 
 COSTS_A_DESKTOP: Mapping[str, str] = {
+    "attributes of the screen's window": with_x("r.change_attributes(do_not_propagate_mask=X.KeyPressMask)"),
+    "lights of the keyboard": with_x("d.change_keyboard_control(led=3, led_mode=X.LedModeOn)"),
     "keyboard layout": "setxkbmap de",
     "sticky keys": with_keyboard("XkbChangeEnabledControls(d, 0x100, 8, 8)"),
     "repeat rate": with_keyboard("XkbSetAutoRepeatRate(d, 0x100, 90, 9)"),
@@ -213,6 +237,21 @@ COSTS_A_DESKTOP: Mapping[str, str] = {
         "one, less = 0x3F800000, 0xBF800000",
         "d.xinput_change_device_property(4, a, f, 0, (32, [less, 0, one, 0, one, 0, 0, 0, one]))",
     ),
+    "buttons of one pointer": with_extensions("xi.XSetDeviceButtonMapping(c, device(4), bytes([3, 2, 1, *range(4, 11)]), 10)"),
+    "buttons of the other pointer": with_extensions("xi.XSetDeviceButtonMapping(c, device(6), bytes([3, 2, 1]), 3)"),
+    "property of an output": with_x(
+        "output, name = r.xrandr_get_screen_resources().outputs[0], d.get_atom('planted')",
+        "d.xrandr_change_output_property(output, name, Xatom.STRING, 0, (8, b'planted'))",
+    ),
+    "gamma": with_x(
+        "crtc = r.xrandr_get_screen_resources().crtcs[0]",
+        "size = d.xrandr_get_crtc_gamma_size(crtc).size",
+        "d.xrandr_set_crtc_gamma(crtc, size, *[[7] * size] * 3)",
+    ),
+    "millimetres of the screen": with_extensions("xr.XRRSetScreenSize(c, window, 800, 600, 50, 40)"),
+    "primary output": with_extensions("xr.XRRSetOutputPrimary(c, window, number(output))"),
+    "names of the keyboard": 'xkbcomp -xkb $DISPLAY - 2> /dev/null | sed \'s/xkb_symbols "[^"]*"/xkb_symbols "planted"/\''
+    " | xkbcomp - $DISPLAY 2> /dev/null",
     "more desktops": with_x(
         "m = event.ClientMessage(window=r, client_type=d.get_atom('_NET_NUMBER_OF_DESKTOPS'), data=(32, [4, 0, 0, 0, 0]))",
         "r.send_event(m, event_mask=X.SubstructureRedirectMask | X.SubstructureNotifyMask)",
@@ -220,6 +259,8 @@ COSTS_A_DESKTOP: Mapping[str, str] = {
     + "\nsleep 0.3",
     "limits of the X server": _of_process("Xvfb", "resource.prlimit(pid, resource.RLIMIT_NOFILE, (64, 64))"),
     "niceness of the window manager": _of_process("openbox", "os.setpriority(os.PRIO_PROCESS, pid, 19)"),
+    "niceness of the first process": python("import os", "os.setpriority(os.PRIO_PROCESS, 1, 19)"),
+    "limits of the first process": python("import resource", "resource.prlimit(1, resource.RLIMIT_NOFILE, (10, 10))"),
     "processors of the guest": _of_process("python3", "os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))"),
     "accessibility service stopped": "pkill -STOP at-spi2-regis",
     "socket of the bus gone": f"rm {OWN}/run/bus",

@@ -12,7 +12,7 @@ from msgspec.structs import replace as replace_fields
 from computerrl.actor.engines.base import Completion, GenerationRequest
 from computerrl.actor.episode import EpisodeAborted, EpisodeSetting, play_episode
 from computerrl.common.errors import DesktopBroken, EngineFailed, LeaseRefused, PeerTimeout, TaskFailed
-from computerrl.common.messages import ElementTarget, Lease, Trajectory
+from computerrl.common.messages import Demonstration, ElementTarget, Lease, Trajectory
 from tests.support.data.actor_data import FakeDesktops, ScriptedEngine, make_assignment, make_prompt
 
 NONE = np.zeros(0, np.int32)
@@ -140,8 +140,8 @@ def test_episode_beside_a_demonstrator_may_name_an_element_as_it_likes() -> None
 
 def test_episode_beside_a_demonstrator_is_not_ended_by_answers_that_are_patched() -> None:
     class Patient(FakeDesktops):
-        def demonstrate(self, lease: Lease) -> str:
-            return "click(1)" if len(self.actions) < 3 else "done()"
+        def demonstrate(self, lease: Lease) -> Demonstration:
+            return Demonstration("click(1)" if len(self.actions) < 3 else "done()")
 
     trajectory = play(Patient(), ScriptedEngine("hm\n", "well\n", "click(1)\n", "done()\n"), num_patches=2)
     assert [step.matched for step in trajectory.steps] == [False, False, True, True]
@@ -174,6 +174,20 @@ def test_episode_with_targets_records_where_the_demonstrator_would_point_and_no_
     assert [step.target for step in plain.steps] == [None, None]
     for one, other in zip(engine.requests, without.requests, strict=True):
         assert one.prompt_tokens.tolist() == other.prompt_tokens.tolist()
+
+
+def test_episode_records_the_drawn_thing_whose_middle_the_demonstrator_names_as_a_pixel() -> None:
+    class Drawn(FakeDesktops):
+        def demonstrate(self, lease: Lease) -> Demonstration:
+            self._call("demonstrate")
+            return Demonstration("click(200, 300)", 40, 20) if len(self.actions) < 2 else Demonstration("click(7, 8)")
+
+    assignment = replace_fields(make_assignment(), with_targets=True)
+    desktops, engine = Drawn(), ScriptedEngine("click(219, 291)\n", "click(221, 300)\n", "click(9, 9)\n")
+    trajectory = play_episode(assignment, desktops, engine, make_prompt(), setting=SETTING)
+    box = ElementTarget(200, 300, 40, 20, 800, 600, is_same_kind=True)
+    # Inside is the demonstrator's own action; after the second, which is beside it, nobody is asked.
+    assert [step.target for step in trajectory.steps][:3] == [box, box, None] and desktops.calls.count("demonstrate") == 2
 
 
 @pytest.mark.parametrize(

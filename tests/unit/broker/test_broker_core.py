@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -16,10 +18,12 @@ from computerrl.common.messages import (
     GroupRequest,
     HeartbeatAck,
     Hello,
+    ImagesWanted,
     Message,
     NoAssignment,
     NoGroup,
     OrderClosure,
+    ScreenshotRef,
     Status,
     StatusRequest,
     Trajectory,
@@ -418,13 +422,27 @@ def test_wrong_trajectory_is_rejected_with_a_named_reason(desk: Desk, changes: d
     assert desk.core.counters[f"rejected/{reason}"] == 1
 
 
-def test_trajectory_of_which_a_group_would_be_larger_than_any_message_is_rejected(desk: Desk) -> None:
+def wordy(trajectory: Trajectory, num: int) -> Trajectory:
+    return replace(trajectory, instruction="\u20ac" * num)
+
+
+def with_images(trajectory: Trajectory, num: int) -> Trajectory:
+    ref = ScreenshotRef("a" * 32, "segment-0.bin", 0, 1000, 320, 420)
+    return replace(trajectory, steps=(replace(step(), images=(ref,) * num),))
+
+
+@pytest.mark.parametrize(("grow", "allowed", "too_many"), [(wordy, 6_000, 20_000), (with_images, 40, 64)])
+def test_trajectory_of_which_a_group_would_be_larger_than_any_message_is_rejected(
+    desk: Desk, grow: Callable[[Trajectory, int], Trajectory], allowed: int, too_many: int
+) -> None:
     desk.ask(order(group_size=4096))
     first, second = desk.assign(), desk.assign()
     assert isinstance(first, Assignment) and isinstance(second, Assignment)
-    wordy = replace(trajectory_for(first), instruction="\u20ac" * 20_000)
-    assert desk.ask(wordy) == TrajectoryReceipt(wordy.trajectory_id, accepted=False, reason="malformed")
-    assert desk.ask(replace(trajectory_for(second), instruction="x" * 20_000)).accepted  # type: ignore[union-attr]
+    large = grow(trajectory_for(first), too_many)
+    assert desk.ask(large) == TrajectoryReceipt(large.trajectory_id, accepted=False, reason="malformed")
+    small = grow(trajectory_for(second), allowed)
+    named = tuple({ref.content_hash for one in small.steps for ref in one.images})
+    assert desk.ask(small) == (ImagesWanted(named) if named else TrajectoryReceipt(small.trajectory_id, accepted=True, reason=""))
 
 
 def test_malformed_trajectory_frees_its_slot(desk: Desk) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -239,16 +240,49 @@ def test_fork_server_that_was_killed_is_started_anew_and_the_judgement_begun_onc
     assert len(folders()) == len(before)
 
 
-def test_fork_server_that_is_told_to_end_leaves_no_folder() -> None:
+@pytest.mark.parametrize("already_judged", [True, False])
+def test_fork_server_that_is_told_to_end_leaves_no_folder(already_judged: bool) -> None:
+    """Nor when it is told so before its first own instruction, as when a run ends at its start."""
     judge = ForkedJudge(TasksConfig(), limits=LIMITS, command=SERVER)
     before = set(servers())
-    assert judged(judge, "honest").success
+    if already_judged:
+        assert judged(judge, "honest").success
+    else:
+        judge.prepare(TaskRef("honest", 1, "training"))
+    while not set(servers()) - before:
+        time.sleep(0.002)  # its command is not to be read at once
     for pid in set(servers()) - before:
         os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + 60.0
     while set(servers()) - before and time.monotonic() < deadline:
         time.sleep(0.02)
     assert judge._folder.name and not judge._folder.exists()
+    judge.close()
+
+
+def test_folder_that_killed_processes_left_goes_with_the_next_judge_and_one_in_use_stays(judge: ForkedJudge) -> None:
+    assert judged(judge, "honest").success
+    left = Path(tempfile.mkdtemp(prefix="computerrl-judgements-"))
+    (left / "of an agent").mkdir()
+    (left / "of an agent" / "file.xlsx").write_bytes(b"x")
+    for folder in (left, judge._folder):
+        os.utime(folder, (0, 0))
+    another = ForkedJudge(TasksConfig(), limits=LIMITS, command=SERVER)
+    assert judged(another, "honest").success
+    assert not left.exists()
+    assert judge._folder.exists() and another._folder.exists()
+    another.close()
+
+
+def test_place_without_locks_for_files_is_none_the_worse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As some file systems of clusters are."""
+
+    def flock(descriptor: int, how: int) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    judge = ForkedJudge(TasksConfig(), limits=LIMITS, command=SERVER)
+    assert judged(judge, "honest").success
     judge.close()
 
 

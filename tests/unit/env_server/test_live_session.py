@@ -111,7 +111,7 @@ def test_session_recording_is_replayed_at_the_pixels_of_the_clicks_for_a_policy_
             assert service.wait_ready(1, timeout_s=20)
             lease = desktops.lease("a", task)
             desktops.reset(lease, task)
-            assert desktops.demonstrate(lease) == expected
+            assert desktops.demonstrate(lease).action_text == expected
             assert desktops.step(lease, parse_action(expected)).finished and desktops.evaluate(lease).success
         finally:
             service.close()

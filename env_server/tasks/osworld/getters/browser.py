@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -180,6 +181,28 @@ def _page_info(context: Context, args: Mapping[str, Any]) -> dict[str, str] | No
     return None
 
 
+_APPEARANCE = "chrome://settings/appearance"
+_MODES = {"0": "system", "1": "light", "2": "dark"}
+"""Values of the browser's colour scheme."""
+
+
+def _appearance_mode(context: Context, args: Mapping[str, Any]) -> str | None:
+    """``light``, ``dark`` or ``system``: the mode on the browser's page of appearance.
+
+    The browser ends first, which writes its settings. That page is in front afterwards, as after the published getter: rules
+    over the address follow in task files.
+    """
+    with suppress(TaskFailed):  # a browser that an agent has broken says nothing more
+        context.desktop.launch(["pkill", "chrome"])
+    theme = _preference("browser", "theme", default={})(context, args)
+    with suppress(TaskFailed):
+        context.desktop.open_tabs([_APPEARANCE])
+    if not isinstance(theme, Mapping):
+        return None
+    value = theme.get("color_scheme2", theme.get("color_scheme", 0))
+    return _MODES.get(str(value), str(value))
+
+
 _FONTS = {"default_fixed_font_size": 13, "default_font_size": 16, "minimum_font_size": 13}
 
 GETTERS = (
@@ -198,6 +221,7 @@ GETTERS = (
         (),
         "chrome",
     ),
+    GetterSpec("chrome_appearance_mode_ui", _appearance_mode, (), "chrome"),
     GetterSpec("chrome_language", _preference("intl", "app_locale", default="en-US", file="Local State"), (), "chrome"),
     GetterSpec(
         "enabled_experiments", _preference("browser", "enabled_labs_experiments", default=[], file="Local State"), (), "chrome"

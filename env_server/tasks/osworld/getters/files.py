@@ -33,7 +33,11 @@ def _several(args: Mapping[str, Any], fetch: Callable[[str, str], str | None]) -
 
 
 def _name(path: str) -> str:
-    return PurePosixPath(unquote(urlsplit(path).path)).name
+    try:
+        place = urlsplit(path).path
+    except ValueError:
+        place = path  # a player may be given an address that is none
+    return PurePosixPath(unquote(place)).name
 
 
 def _vm_file(context: Context, args: Mapping[str, Any]) -> Any:

@@ -11,6 +11,7 @@ from computerrl.common.errors import TaskFailed
 from computerrl.env_server.tasks.osworld.commands import Untranslatable, fill_placeholders, normalise
 from computerrl.env_server.tasks.osworld.desktop import RunResult
 from computerrl.env_server.tasks.osworld.getters.context import Context, GetterSpec
+from computerrl.env_server.tasks.osworld.metrics.matching import rule_of
 from computerrl.env_server.tasks.reading.limits import LimitPassed
 
 COMMAND_LIMIT_S = 60.0
@@ -18,7 +19,7 @@ COMMAND_LIMIT_S = 60.0
 
 def _rule(context: Context, args: Mapping[str, Any]) -> Any:
     """What the task file says itself."""
-    return args["rules"]
+    return rule_of(args["rules"])
 
 
 # --- dates relative to today -----------------------------------------------------------------------------------------
@@ -38,7 +39,7 @@ def _rule_relative_time(context: Context, args: Mapping[str, Any]) -> Any:
     marks = _marks(parse_date(str(relative["from"]), today), "") if "from" in relative else {}
     if "to" in relative:
         marks |= _marks(parse_date(str(relative["to"]), today), "2")
-    return _filled(rules, marks)
+    return rule_of(_filled(rules, marks))
 
 
 _NUMBERS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8}

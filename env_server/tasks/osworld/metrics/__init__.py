@@ -29,7 +29,7 @@ _MODULES = {
         "check_auto_saving_time", "check_presenter_console_disable", "find_default_font", "is_vlc_recordings_folder",
         "check_qt_bgcone", "check_qt_max_volume", "check_qt_minimal_view", "check_qt_slider_colours",
         "check_global_key_play_pause",
-        "check_one_instance_when_started_from_file",
+        "check_one_instance_when_started_from_file", "check_play_and_exit",
     ),
     "mail": ("check_thunderbird_prefs", "check_thunderbird_filter", "check_thunderbird_folder"),
     "browser": (
@@ -41,6 +41,7 @@ _MODULES = {
     "images": ("compare_images", "compare_image_list"),
     "image_edits": (
         "check_structure_sim", "check_structure_sim_resized", "check_file_exists_and_structure_sim", "check_image_size",
+        "check_structure_sim_with_threshold",
         "check_image_file_size", "check_image_mirror", "check_brightness_decrease_and_structure_sim", "check_green_background",
         "check_saturation_increase_and_structure_sim", "check_contrast_increase_and_structure_sim", "check_sharper",
         "check_palette_and_structure_sim", "check_textbox_on_leftside", "check_triangle_position",

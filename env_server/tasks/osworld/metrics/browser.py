@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from computerrl.env_server.tasks.osworld.metrics.files import opening, read_text
 from computerrl.env_server.tasks.osworld.metrics.general import Rules, score
-from computerrl.env_server.tasks.osworld.metrics.matching import BadRule
+from computerrl.env_server.tasks.osworld.metrics.matching import BadRule, whole_number
 from computerrl.env_server.tasks.reading.packages import html_of
 from computerrl.env_server.tasks.reading.texts import is_found
 
@@ -120,9 +120,9 @@ def check_font_size(result: Mapping[str, Any], rules: Rules) -> float:
     """The standard font has the expected size, or lies strictly between two sizes."""
     size = int(result.get("default_font_size", 16))
     if rules["type"] == "value":
-        return score(size == int(rules["value"]))
+        return score(size == whole_number(rules["value"]))
     if rules["type"] == "range":
-        return score(int(rules["min"]) < size < int(rules["max"]))
+        return score(whole_number(rules["min"]) < size < whole_number(rules["max"]))
     raise BadRule(f"check_font_size of type {rules['type']!r}")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from computerrl.env_server.tasks.osworld.metrics.files import load, read_json, read_lines, read_text, xml_of
 from computerrl.env_server.tasks.osworld.metrics.general import Rules, score
-from computerrl.env_server.tasks.osworld.metrics.matching import BadRule
+from computerrl.env_server.tasks.osworld.metrics.matching import BadRule, whole_number
 
 _OOR = "{http://openoffice.org/2001/registry}"
 
@@ -136,10 +136,15 @@ def check_one_instance_when_started_from_file(result: str, rules: Rules) -> floa
     return _same_setting(result, "one-instance-when-started-from-file", "1", wanted)
 
 
+def check_play_and_exit(result: str, rules: Rules) -> float:
+    """VLC ends after the last medium of its playlist, or stays open."""
+    return _same_setting(result, "play-and-exit", "0", rules["expected_play_and_exit"])
+
+
 def check_global_key_play_pause(result: str, rules: Rules) -> float:
     """There is a key for play/pause that works everywhere (1), or none (0)."""
     is_set = bool(_vlc_setting(result, "global-key-play-pause", ""))
-    return score(is_set == bool(int(rules["expected_global_key_play_pause"])))
+    return score(is_set == bool(whole_number(rules["expected_global_key_play_pause"])))
 
 
 _BLACKISH = 100

@@ -20,6 +20,7 @@ from computerrl.env_server.tasks.reading.packages import num_below
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 _MC = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
+_M = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
 _WP = "{http://schemas.openxmlformats.org/drawingml/2006/wordprocessingDrawing}"
 
 _TAKEN_OUT = frozenset({f"{W}del", f"{W}moveFrom"})
@@ -121,6 +122,22 @@ _MAX_INSTRUCTION = 200
 """Characters of a field's instruction that are kept: its name stands first."""
 
 
+def _inline(node: Any) -> Iterator[Any]:
+    """The parts of a paragraph in order: children of runs, texts of equations, and computed fields that are one element."""
+    for child in shown(node):
+        if child.tag == f"{W}r":
+            for piece in shown(child):
+                # A phonetic guide and the text below it are runs in a run.
+                if piece.tag == f"{W}ruby":
+                    yield from _inline(piece)
+                else:
+                    yield piece
+        elif child.tag == f"{_M}t" or (child.tag == f"{W}fldSimple" and _computed(child.get(f"{W}instr", ""))):
+            yield child
+        elif child.tag != f"{W}pPr":
+            yield from _inline(child)
+
+
 class _Reader:
     """Texts of a story, paragraph by paragraph; fields may begin in one and end in another."""
 
@@ -129,19 +146,12 @@ class _Reader:
         """Beginnings of the instructions of the complex fields that are open."""
 
     def text(self, paragraph: Any) -> str:
-        return "".join(self._pieces(paragraph))
-
-    def _pieces(self, node: Any) -> Iterator[str]:
-        for child in shown(node):
-            if child.tag == f"{W}r":
-                yield from map(self.piece, shown(child))
-            elif child.tag == f"{W}fldSimple" and _computed(child.get(f"{W}instr", "")):
-                yield _computed(child.get(f"{W}instr", ""))
-            elif child.tag != f"{W}pPr":
-                yield from self._pieces(child)
+        return "".join(map(self.piece, _inline(paragraph)))
 
     def piece(self, child: Any) -> str:
-        """The text of a run's child; that of a computed field is its name, where it ends."""
+        """The text of a part (see `_inline`); that of a computed field is its name, where it ends."""
+        if child.tag == f"{W}fldSimple":
+            return _computed(child.get(f"{W}instr", ""))
         if child.tag == f"{W}fldChar":
             return self._field(child.get(f"{W}fldCharType"))
         if child.tag == f"{W}instrText" and self._fields:
@@ -166,8 +176,10 @@ def _computed(instruction: str) -> str:
 
 
 def _letters(node: Any) -> str:
-    if node.tag == f"{W}t":
+    if node.tag in (f"{W}t", f"{_M}t"):
         return node.text or ""
+    if node.tag == f"{W}sym":
+        return f"<{node.get(f'{W}char', '').upper()}>"
     if node.tag == f"{W}br" and node.get(f"{W}type", "textWrapping") != "textWrapping":
         return ""
     return {f"{W}tab": "\t", f"{W}br": "\n", f"{W}cr": "\n", f"{W}noBreakHyphen": "-"}.get(node.tag, "")
@@ -254,17 +266,18 @@ def pictures(file: DocxFile) -> Iterator[bytes]:
     """The content of every picture of the body, in order."""
     related = file.document.part.related_parts
     relationship = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}"
-    for node in _everything(file.body):
+    for node in everything(file.body):
         name = {f"{_A}blip": "embed", "{urn:schemas-microsoft-com:vml}imagedata": "id"}.get(node.tag)
         part = related.get(node.get(f"{relationship}{name}")) if name else None
         if part is not None:
             yield part.blob
 
 
-def _everything(node: Any) -> Iterator[Any]:
+def everything(node: Any) -> Iterator[Any]:
+    """All elements below ``node`` that are shown, in reading order."""
     for child in shown(node):
         yield child
-        yield from _everything(child)
+        yield from everything(child)
 
 
 # --- the whole content -----------------------------------------------------------------------------------------------
@@ -308,26 +321,17 @@ class _Outline:
                 self.story(child)
 
     def paragraph(self, paragraph: Any) -> None:
-        if _is_on(paragraph.find(f"{W}pPr/{W}pageBreakBefore")):
+        if is_on(paragraph.find(f"{W}pPr/{W}pageBreakBefore")):
             self.mark("page break")
         # A floating object belongs to its paragraph. Where in it is up to the application.
         for run in _below(paragraph, f"{W}r"):
             for node in filter(_floats, shown(run)):
                 self.object(node)
-        self.pieces(paragraph)
+        for piece in _inline(paragraph):
+            self.pieces_of_text.append(self.reader.piece(piece))
+            self.mark_of(piece)
         if paragraph.find(f"{W}pPr/{W}rPr/{W}del") is None:
             self.end_text()
-
-    def pieces(self, node: Any) -> None:
-        for child in shown(node):
-            if child.tag == f"{W}r":
-                for piece in shown(child):
-                    self.pieces_of_text.append(self.reader.piece(piece))
-                    self.mark_of(piece)
-            elif child.tag == f"{W}fldSimple" and _computed(child.get(f"{W}instr", "")):
-                self.pieces_of_text.append(_computed(child.get(f"{W}instr", "")))
-            elif child.tag != f"{W}pPr":
-                self.pieces(child)
 
     def mark_of(self, piece: Any) -> None:
         if piece.tag == f"{W}br" and piece.get(f"{W}type") == "page":
@@ -358,7 +362,8 @@ def _floats(node: Any) -> bool:
     return node.tag in _OBJECTS and next(_boxes(node), None) is not None
 
 
-def _is_on(node: Any) -> bool:
+def is_on(node: Any) -> bool:
+    """Is this switch there, and not off?"""
     return node is not None and node.get(f"{W}val", "true") not in ("0", "false", "off")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from computerrl.env_server.tasks.osworld.metrics.files import opening, read_json, read_lines, read_table, read_text, xml_of
-from computerrl.env_server.tasks.osworld.metrics.matching import BadRule, at, matches
+from computerrl.env_server.tasks.osworld.metrics.matching import BadRule, at, matches, whole_number
 from computerrl.env_server.tasks.osworld.metrics.texts import decoded
 from computerrl.env_server.tasks.reading.databases import first_rows
 from computerrl.env_server.tasks.reading.texts import is_found, json_of, likeness, line_likeness, literal_of, yaml_of
@@ -172,7 +172,7 @@ def check_line_number(result: str, rules: Rules) -> float:
     """The file has as many lines with a time of day (hh:mm:ss) as expected."""
     time_of_day = re.compile(r"([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)")
     count = sum(1 for line in read_lines(result) if time_of_day.search(line))
-    return score(count == int(rules["expected"]))
+    return score(count == whole_number(rules["expected"]))
 
 
 def compare_text_file(result: str, expected: str, *, ignore_blanks: bool = False, ignore_case: bool = False) -> float:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from computerrl.env_server.tasks.osworld.metrics.files import load
 from computerrl.env_server.tasks.osworld.metrics.general import Rules, score
+from computerrl.env_server.tasks.osworld.metrics.matching import whole_number
 from computerrl.env_server.tasks.osworld.metrics.similarity import mean_squared_error, open_image, resized, rgb, ssim
 
 if TYPE_CHECKING:
@@ -48,6 +49,12 @@ def check_file_exists_and_structure_sim(result: str, expected: str) -> float:
     return check_structure_sim(result, expected)
 
 
+def check_structure_sim_with_threshold(result: str, expected: str, *, ssim_threshold: float = 0.85) -> float:
+    """Both pictures show the same, by that measure, once the result is brought to the expected size."""
+    found, wanted = open_image(result), open_image(expected)
+    return score(_structure(resized(found, wanted.size), wanted) >= ssim_threshold)
+
+
 def check_structure_sim_resized(result: str, expected: str) -> float:
     """Both pictures show the same once the result is brought to the expected size; transparent borders do not count."""
     found, wanted = open_image(result), open_image(expected)
@@ -69,7 +76,7 @@ def check_image_size(result: str, rules: Rules) -> float:
 def check_image_file_size(result: str, rules: Rules) -> float:
     """The file is smaller than ``max_size`` bytes."""
     open_image(result)
-    return score(load(result, lambda place: place.stat().st_size) < int(rules["max_size"]))
+    return score(load(result, lambda place: place.stat().st_size) < whole_number(rules["max_size"]))
 
 
 def check_image_mirror(result: str, expected: str) -> float:

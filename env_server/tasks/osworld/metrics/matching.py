@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,6 +25,36 @@ _FLAGS = {"I": re.IGNORECASE, "IGNORECASE": re.IGNORECASE, "M": re.MULTILINE, "S
 
 class BadRule(ValueError):
     """The task file's rule means nothing."""
+
+
+class _Rule(dict[str, Any]):
+    """A mapping of a task file; a key that it lacks is the file's fault."""
+
+    def __missing__(self, key: str) -> Any:
+        raise BadRule(f"{key!r} is missing: given are {', '.join(map(repr, self)) or 'no fields'}")
+
+
+def rule_of(value: Any) -> Any:
+    """A value of a task file whose mappings raise `BadRule` for keys that they lack."""
+    if isinstance(value, Mapping):
+        return _Rule({key: rule_of(entry) for key, entry in value.items()})
+    return [rule_of(entry) for entry in value] if isinstance(value, list) else value
+
+
+def whole_number(value: Any) -> int:
+    """A whole number of a task file. Raises `BadRule` for what is none."""
+    try:
+        return int(value)
+    except (TypeError, ValueError) as error:
+        raise BadRule(f"{value!r:.80} is no whole number") from error
+
+
+def require_arguments(function: Callable[..., Any], inputs: Iterable[Any], options: Mapping[str, Any]) -> None:
+    """Raise `BadRule` where a task file gives a metric other inputs or options than it takes."""
+    try:
+        inspect.signature(function).bind(*inputs, **options)
+    except TypeError as error:
+        raise BadRule(str(error)) from error
 
 
 def compare(name: str, value: Any, reference: Any) -> bool:
@@ -81,14 +112,18 @@ _Rectangle = tuple[int, int, int, int]
 
 
 def _rectangles(ranges: Any) -> list[_Rectangle]:
+    texts = str(ranges).replace(",", " ").split()
+    return [corners(text) for text in texts[: within("ranges of cells", len(texts), MAX_RANGES)]]
+
+
+def corners(cells: str) -> _Rectangle:
+    """First column, first row, last column and last row of a range such as ``A1:B9``, ``A:C`` or ``2:5``, which may begin at any
+    corner."""
     from openpyxl.utils.cell import range_boundaries
 
-    found = []
-    texts = str(ranges).replace(",", " ").split()
-    for text in texts[: within("ranges of cells", len(texts), MAX_RANGES)]:
-        left, top, right, bottom = range_boundaries(text)
-        found.append((left or 1, top or 1, right or MAX_COLUMN, bottom or MAX_ROW))
-    return found
+    left, top, right, bottom = range_boundaries(cells)
+    across, down = (left or 1, right or MAX_COLUMN), (top or 1, bottom or MAX_ROW)
+    return min(across), min(down), max(across), max(down)
 
 
 MAX_ROW, MAX_COLUMN = 1_048_576, 16_384

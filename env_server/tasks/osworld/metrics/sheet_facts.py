@@ -193,16 +193,27 @@ def frozen(sheet: Any) -> str | None:
 def filters(sheet: Any) -> Any:
     """The automatic filter: its range and what each column shows."""
     auto = sheet.auto_filter
-    columns = sorted(
-        (column.colId, tuple(sorted(column.filters.filter)) if column.filters else (), _custom(column))
-        for column in auto.filterColumn
-    )
-    return (auto.ref, columns)
+    return (auto.ref, sorted(((column.colId, _shown(column)) for column in auto.filterColumn), key=repr))
 
 
-def _custom(column: Any) -> tuple[tuple[str | None, str | None], ...]:
-    custom = column.customFilters
-    return tuple((part.operator, part.val) for part in custom.customFilter) if custom else ()
+def _shown(column: Any) -> tuple[Any, ...]:
+    """What a filter of one column shows, by its kind. Numbers of styles are a file's own, and do not count."""
+    if column.customFilters is not None:
+        parts = tuple((part.operator, part.val) for part in column.customFilters.customFilter)
+        # One condition needs no connection.
+        return ("custom", parts, len(parts) > 1 and bool(column.customFilters._and))
+    if column.top10 is not None:
+        return ("top", column.top10.val, column.top10.top is not False, bool(column.top10.percent))
+    if column.dynamicFilter is not None:
+        return ("dynamic", column.dynamicFilter.type)
+    if column.colorFilter is not None:
+        return ("colour", column.colorFilter.cellColor is not False)
+    if column.iconFilter is not None:
+        return ("icon", column.iconFilter.iconSet, column.iconFilter.iconId)
+    if column.filters is None:
+        return ()
+    dates = sorted(repr(sorted(dict(date).items())) for date in column.filters.dateGroupItem)
+    return ("values", tuple(sorted(column.filters.filter)), tuple(dates), bool(column.filters.blank))
 
 
 def rows(sheet: Any, props: Sequence[str]) -> dict[int, tuple[Any, ...]]:

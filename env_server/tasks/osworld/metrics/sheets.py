@@ -10,7 +10,7 @@ from typing import Any
 
 from computerrl.env_server.tasks.osworld.metrics.files import opening, read_lines, read_package, read_table
 from computerrl.env_server.tasks.osworld.metrics.general import Rules, score
-from computerrl.env_server.tasks.osworld.metrics.matching import MAX_COLUMN, MAX_ROW, BadRule
+from computerrl.env_server.tasks.osworld.metrics.matching import BadRule, corners
 from computerrl.env_server.tasks.osworld.metrics.workbook_parts import require_values
 
 
@@ -121,11 +121,8 @@ class Area:
     """A range of cells; ``A:C`` and ``2:5`` are whole columns and rows."""
 
     def __init__(self, cells: str) -> None:
-        from openpyxl.utils.cell import range_boundaries
-
-        low_column, low_row, high_column, high_row = range_boundaries(cells)
-        self.rows = range(low_row or 1, (high_row or MAX_ROW) + 1)
-        self.columns = range(low_column or 1, (high_column or MAX_COLUMN) + 1)
+        left, top, right, bottom = corners(cells)
+        self.rows, self.columns = range(top, bottom + 1), range(left, right + 1)
 
     def __contains__(self, place: object) -> bool:
         """Is this (row, column), or address such as ``B7``, a cell of the range?"""
@@ -136,8 +133,8 @@ class Area:
 
 
 _CELLS = r"\$?[A-Za-z]{1,3}\$?\d+(?::\$?[A-Za-z]{1,3}\$?\d+)?|\$?[A-Za-z]{1,3}:\$?[A-Za-z]{1,3}|\$?\d+:\$?\d+"
-_WELL_QUOTED = re.compile(rf"(?:'(?P<title>(?:[^']|'')+)'!|(?P<plain>[^'!,]+)!)?(?P<cells>{_CELLS})")
-_ANYHOW_QUOTED = re.compile(rf"'*(?:(?P<title>[^!]+?)'*!)?'*(?P<cells>{_CELLS})'*")
+_WELL_QUOTED = re.compile(rf"(?:'(?P<title>(?:[^']|'')+)'\s*!\s*|(?P<plain>[^'!,]+)!\s*)?(?P<cells>{_CELLS})")
+_ANYHOW_QUOTED = re.compile(rf"'*(?:(?P<title>[^!]+?)'*!\s*)?'*(?P<cells>{_CELLS})'*")
 
 
 def answer_ranges(position: str, first_sheet: str) -> list[tuple[str, str]]:

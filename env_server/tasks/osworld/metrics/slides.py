@@ -10,6 +10,7 @@ from typing import Any
 
 from computerrl.env_server.tasks.osworld.metrics.files import load, read_package, xml_of
 from computerrl.env_server.tasks.osworld.metrics.general import Rules, score
+from computerrl.env_server.tasks.osworld.metrics.matching import whole_number
 from computerrl.env_server.tasks.reading import limits
 from computerrl.env_server.tasks.reading.limits import Budget, within
 from computerrl.env_server.tasks.reading.packages import num_below, outermost
@@ -45,7 +46,7 @@ def open_presentation(path: str) -> Any:
 def check_transition(result: str, rules: Rules) -> float:
     """The slide ``slide_idx`` (from 0) comes in with the transition ``transition_type``."""
     slides = open_presentation(result).slides
-    index = int(rules["slide_idx"])
+    index = whole_number(rules["slide_idx"])
     if index >= len(slides):
         return 0.0
     wanted = rules["transition_type"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from computerrl.env_server.tasks.osworld.metrics.files import read_table
 from computerrl.env_server.tasks.osworld.metrics.general import Rules
-from computerrl.env_server.tasks.osworld.metrics.matching import BadRule, matches
+from computerrl.env_server.tasks.osworld.metrics.matching import BadRule, matches, whole_number
 from computerrl.env_server.tasks.osworld.metrics.sheets import Area, open_workbook, worksheet
 from computerrl.env_server.tasks.osworld.metrics.workbook_parts import require_values
 from computerrl.env_server.tasks.reading.texts import likeness
@@ -83,11 +83,11 @@ class _Books:
         return worksheet(side.whole, name)
 
 
-def compare_table(result: str, expected: str | None = None, **options: Any) -> float:
+def compare_table(result: str, expected: str | None = None, *, rules: Sequence[Rules], **_: Any) -> float:
     """Every rule of ``rules`` holds between (or in) the two workbooks; see `_RULES` for the types."""
     books = _Books(result, expected)
     _ = books.result.whole
-    for rule in options["rules"]:
+    for rule in rules:
         if rule["type"] not in _RULES:
             raise BadRule(f"compare_table has no rule {rule['type']!r}")
         try:
@@ -109,7 +109,7 @@ def _sheet_data(books: _Books, rule: Rules) -> bool:
     """The same values, numbers to ``precision`` places; empty rows and columns at the end do not count."""
     from computerrl.env_server.tasks.osworld.metrics.sheet_facts import grid
 
-    precision = int(rule.get("precision", 4))
+    precision = whole_number(rule.get("precision", 4))
     return grid(books.values(rule["sheet_idx0"]), precision) == grid(books.values(rule["sheet_idx1"]), precision)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from computerrl.env_server.tasks.osworld.metrics.colours import difference
-from computerrl.env_server.tasks.osworld.metrics.docx_content import W, paragraphs, runs, table_paragraphs
+from computerrl.env_server.tasks.osworld.metrics.docx_content import W, everything, is_on, paragraphs, runs, table_paragraphs
 from computerrl.env_server.tasks.osworld.metrics.general import Rules, score
 from computerrl.env_server.tasks.osworld.metrics.odt_content import odt_highlights
 from computerrl.env_server.tasks.osworld.metrics.text_documents import compare_docx_files, open_document
@@ -37,8 +37,8 @@ def check_tabstops(
             parts = [part for part in _text(paragraph).split("\t") if part.strip()]
             if len(parts) < 2 or len(parts[index].split()) != word_number_split_by_tabstop:
                 return 0.0
-    section = open_document(expected).sections[0]
-    width = (section.page_width or 0) - (section.left_margin or 0) - (section.right_margin or 0)
+    section = next(iter(open_document(expected).sections), None)
+    width = (section.page_width or 0) - (section.left_margin or 0) - (section.right_margin or 0) if section is not None else 0
     off = 0.0
     for one, other in zip(found, wanted, strict=True):
         ours, theirs = _stops(one), _stops(other)
@@ -51,9 +51,16 @@ def check_tabstops(
     return max(0.0, 1 - off / max(1, len(found)))
 
 
+_TWIP = 635
+"""EMU of a twentieth of a point."""
+
+
 def _stops(paragraph: Any) -> list[tuple[str, int]]:
-    stops = paragraph.paragraph_format.tab_stops
-    return [(str(stop.alignment), int(stop.position)) for stop in stops if "CLEAR" not in str(stop.alignment)]
+    """Side and place of the paragraph's own tab stops. The sides have other names in the strict form of the format."""
+    sides = {"start": "left", "end": "right", "num": "left"}
+    nodes = paragraph._p.findall(f"{W}pPr/{W}tabs/{W}tab")
+    stops = [(node.get(f"{W}val", "left"), round(float(node.get(f"{W}pos", "0")) * _TWIP)) for node in nodes]
+    return [(sides.get(side, side), place) for side, place in stops if side != "clear"]
 
 
 def compare_subscript_contains(result: str, expected: str) -> float:
@@ -87,11 +94,12 @@ def has_page_numbers_in_footers(result: str) -> float:
 
 
 def _shows_page(footer: Any) -> bool:
-    fields = [node.get(f"{W}instr", "") for node in footer.iter(f"{W}fldSimple")]
-    fields += [node.text or "" for node in footer.iter(f"{W}instrText")]
+    nodes = list(everything(footer))
+    fields = [node.get(f"{W}instr", "") for node in nodes if node.tag == f"{W}fldSimple"]
+    fields += [node.text or "" for node in nodes if node.tag == f"{W}instrText"]
     if any("PAGE" in field for field in fields):
         return True
-    return any(re.search(r"\d", node.text or "") for node in footer.iter(f"{W}t"))
+    return any(re.search(r"\d", node.text or "") for node in nodes if node.tag == f"{W}t")
 
 
 def compare_font_names(result: str, rules: Rules) -> float:
@@ -151,7 +159,8 @@ class _Fonts:
 def is_first_line_centered(result: str) -> float:
     """The first paragraph is centred."""
     first = next(iter(paragraphs(open_document(result))), None)
-    return score(first is not None and "CENTER" in str(first.paragraph_format.alignment))
+    aligned = first._p.find(f"{W}pPr/{W}jc") if first is not None else None
+    return score(aligned is not None and aligned.get(f"{W}val") == "center")
 
 
 def check_highlighted_words(result: str, expected: str) -> float:
@@ -170,8 +179,9 @@ def _highlights(path: str) -> list[str]:
 
 
 def _is_highlighted(run: Any) -> bool:
-    if run.font.highlight_color is not None:
-        return "AUTO" not in str(run.font.highlight_color)
+    marked = run._element.find(f"{W}rPr/{W}highlight")
+    if marked is not None:
+        return marked.get(f"{W}val") not in ("none", "default")
     shade = run._element.find(f"{W}rPr/{W}shd")
     return shade is not None and shade.get(f"{W}fill", "auto").lower() not in ("auto", "ffffff")
 
@@ -223,8 +233,10 @@ def check_italic_font_size_14(result: str, expected: str) -> float:
 
 def contains_page_break(result: str, rules: Rules | None = None) -> float:
     """The document has a page break; with ``page_break_count`` exactly so many."""
-    body = open_document(result).element.body
-    count = sum(1 for node in body.iter(f"{W}br") if node.get(f"{W}type") == "page")
-    count += sum(1 for node in body.iter(f"{W}pageBreakBefore") if node.get(f"{W}val", "true") not in ("0", "false"))
+    count = sum(_breaks_page(node) for node in everything(open_document(result).element.body))
     wanted = (rules or {}).get("page_break_count")
     return score(count == wanted if wanted is not None else count > 0)
+
+
+def _breaks_page(node: Any) -> bool:
+    return node.get(f"{W}type") == "page" if node.tag == f"{W}br" else node.tag == f"{W}pageBreakBefore" and is_on(node)

@@ -6,6 +6,8 @@ import codecs
 import csv
 import io
 
+from computerrl.env_server.tasks.reading.limits import MAX_TEXT_BYTES
+
 _MARKS = (
     # UTF-32 comes first: its little-endian mark begins with that of UTF-16.
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -59,4 +61,5 @@ def lines_of(text: str) -> list[str]:
 
 def table_rows(text: str) -> list[list[str]]:
     """Rows of comma-separated values; a quoted cell may hold line breaks. Raises `csv.Error`."""
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_TEXT_BYTES))  # the text as a whole is bounded where it is read
     return list(csv.reader(io.StringIO(text, newline="")))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from computerrl.env_server.tasks.osworld.metrics.files import BrokenFile, opening
@@ -29,7 +29,8 @@ def require_values(sheet: Any, places: Container[str] | None = None) -> None:
     Libraries write formulas without values, and only a spreadsheet application computes them. Such a cell reads as empty, so an
     empty answer would agree with it.
     """
-    missing = [place for place in _formulas_without_values(sheet) if places is None or place in places]
+    formulas = {str(cell.get("r", "")): cell for cell in _sheet_xml(sheet).iter("{*}c") if cell.find("{*}f") is not None}
+    missing = [place for place in _without_values(sheet, formulas) if places is None or place in places]
     if missing:
         raise BrokenFile(
             sheet.parent.source_path,
@@ -38,8 +39,17 @@ def require_values(sheet: Any, places: Container[str] | None = None) -> None:
         )
 
 
-def _formulas_without_values(sheet: Any) -> Iterable[str]:
-    for cell in _sheet_xml(sheet).iter("{*}c"):
-        # A formula whose value is the empty text is stored as empty text, which has a type of its own.
-        if cell.find("{*}f") is not None and not cell.findtext("{*}v") and cell.get("t") != "str":
-            yield str(cell.get("r", ""))
+def _without_values(sheet: Any, formulas: Mapping[str, Any]) -> Iterable[str]:
+    stored = [cell.findtext("{*}v") if cell.get("t") != "str" else "text" for cell in formulas.values()]
+    if _is_computed_later(sheet) and all(value in ("0", "", None) for value in stored):
+        return formulas
+    # A formula whose value is the empty text is stored as empty text, which has a type of its own.
+    return [place for place, cell in formulas.items() if not cell.findtext("{*}v") and cell.get("t") != "str"]
+
+
+def _is_computed_later(sheet: Any) -> bool:
+    """Is an application to compute all formulas when it opens the workbook? Libraries ask for it that compute nothing, and some
+    of them store 0 for each formula."""
+    package = sheet.parent.package
+    asked = [package.xml(name).find("{*}calcPr") for name in package.parts if name.endswith("workbook.xml")]
+    return any(node is not None and node.get("fullCalcOnLoad") in ("1", "true") for node in asked)

@@ -115,6 +115,22 @@ _REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "header that is no JSON": (lambda folder: header(folder, b"{{"), "damaged header"),
     "header that is a list": (lambda folder: header(folder, b"[1]"), "damaged header"),
     "header without places": (lambda folder: header(folder, b'{"a": {"dtype": "F32"}}'), "damaged header"),
+    "header with an infinite place": (
+        lambda folder: header(folder, b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, Infinity]}}'),
+        "damaged header",
+    ),
+    "header whose type is a list": (
+        lambda folder: header(folder, b'{"a.weight": {"dtype": ["F32"], "shape": [1], "data_offsets": [0, 0]}}'),
+        "damaged header",
+    ),
+    "layer of 5,000 digits": (
+        lambda folder: header(folder, b'{"layers.%s.w": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}}' % (b"9" * 5000)),
+        "weights lack layer 0",
+    ),
+    "index with a name of 300 letters": (
+        both(without(ONE), lambda folder: (folder / INDEX).write_text(json.dumps({"weight_map": {"x": "x" * 300}}))),
+        "cannot be read: File name too long",
+    ),
     "deep header": (lambda folder: header(folder, b"[" * 100_000), "damaged header"),
     "folder": (both(without(ONE), lambda folder: (folder / ONE).mkdir()), f"holds no {ONE}"),
     "link to nothing": (both(without(ONE), lambda folder: (folder / ONE).symlink_to("gone")), f"holds no {ONE}"),

@@ -209,6 +209,29 @@ def test_parse_compact_takes_the_action_after_a_thought(begin: str, end: str) ->
         COMPACT.parse(f"{begin}\nclick(3)", SCREEN)
 
 
+_CALLS = {
+    "ui_tars": (UI_TARS, "Thought: x\nAction: wait()", "Thought: x\nAction: finished()"),
+    "qwen": (
+        QWEN,
+        '<tool_call>\n{"name": "computer_use", "arguments": {"action": "wait"}}\n</tool_call>',
+        '<tool_call>\n{"name": "computer_use", "arguments": {"action": "terminate", "status": "success"}}\n</tool_call>',
+    ),
+    "text": (TEXT, "```python\nAgent.wait()\n```", _OTHER),
+    "vision": (VISION, "<answer>\n```python\nAgent.wait()\n```\n</answer>", f"<answer>\n{_OTHER}\n</answer>"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(_CALLS))
+@pytest.mark.parametrize(("begin", "end"), _TAGS)
+def test_parse_call_in_any_thought_is_no_call_wherever_the_thought_begins(begin: str, end: str, name: str) -> None:
+    form, call, other = _CALLS[name]
+    for before in ("", f"{begin}a{end}\n", f"{begin}a{end} and {begin}b{end}\n", "So it is.\n", "Thought: x\n"):
+        with pytest.raises(ActionSyntaxError, match="thought has no end"):
+            form.parse(f"{before}{begin}\n{call}\n", SCREEN)
+        assert form.parse(f"{before}{begin}\n{call}\n{end}\n{other}", SCREEN) == meant("done()")
+        assert form.parse(f"{before}{call}", SCREEN) == meant("wait()")
+
+
 _BREAKS = "".join(map(chr, (0x0B, 0x0C, 0x1C, 0x1D, 0x1E, 0x85, 0x2028, 0x2029)))
 
 

@@ -16,7 +16,7 @@ from computerrl.actor.prompts.builder import FolderTokenizer, PromptBuilder
 from computerrl.actor.prompts.formats.base import ChatMessage
 from computerrl.common.config import PromptConfig
 from computerrl.common.errors import ConfigError
-from computerrl.common.models.folder import context_problems, model_folder_problems
+from computerrl.common.models.folder import context_length, context_problems, model_folder_problems
 from computerrl.learner.model_store import ensure_model
 from tests.support.data.actor_data import make_observation
 from tests.support.data.tokenizer_data import FAMILIES, make_folder
@@ -159,8 +159,12 @@ _RAISES = "{{ raise_exception('no') }}"
         ("{% for m in messages if m.role != 'assistant' %}{{ m.content }}{% endfor %}", _PUBLISHED, "text of assistant is lost"),
         ("{% for m in messages %}{{ m.content.x.y }}{% endfor %}", {}, "does not take turns of"),
         ("{% import 'os' as os %}", {}, "does not take turns of"),
-        ("{{ messages[0].content }}{{ 'a' * 200_000 }}", {}, "it writes 2000.. characters for"),
+        ("{{ messages[0].content }}{{ 'a' * 200_000 }}", {}, r"it writes 2\d{5} characters for"),
         ("{% for m in messages %}{{ m.content | e }}{% endfor %}", {}, "text of user is lost or changed"),
+        *(
+            (f"{{% for m in messages %}}{{{{ {cut} }}}}{{% endfor %}}", {}, "text of user is lost or changed")
+            for cut in ("m.content[:4000]", "m.content | truncate(500)", "m.content | wordwrap(60)", "m.content[-16000:]")
+        ),
         ("{{ messages | tojson }}", {}, "text of user is lost or changed"),
         ("{% for m in messages | reverse %}{{ m.content }}{% endfor %}", _PUBLISHED, "writes them in another order"),
         ("{{ cycler.__init__.__globals__ }}{{ messages[0].content }}", {}, "does not take turns of .*unsafe"),
@@ -253,6 +257,21 @@ def test_file_with_anything_in_it_is_read_or_a_mistake_of_the_configuration(tmp_
             assert len(builder.build("x", make_observation(), []).tokens) > 0
         model_folder_problems(folder)
         context_problems(str(folder), max_prompt_tokens=1, max_new_tokens=1)
+
+
+_NUMBERS = ("Infinity", "-Infinity", "NaN", "1e308", "0", "-2", "true", '"8"', "[8]", "{}", str(10**30))
+
+
+@pytest.mark.parametrize("number", _NUMBERS)
+@pytest.mark.parametrize("name", ["rope_scaling", "rope_parameters"])
+@pytest.mark.parametrize("kind", ["linear", "yarn", "llama3"])
+def test_rope_factor_that_is_none_is_named(tmp_path: Path, name: str, kind: str, number: str) -> None:
+    folder = make_folder(FAMILIES["bytes"], tmp_path)
+    rope = f'{{"rope_type": "{kind}", "factor": {number}, "original_max_position_embeddings": 16}}'
+    head = '{"model_type": "llama", "max_position_embeddings": 64'
+    (folder / "config.json").write_text(f'{head}, "{name}": {rope}}}')
+    assert any("rope scaling factor" in reason for reason, _ in model_folder_problems(folder, weights=False))
+    assert context_length(str(folder)) == 64
 
 
 @pytest.mark.parametrize("where", ["chat_template.json", "additional_chat_templates/default.jinja", "no default"])

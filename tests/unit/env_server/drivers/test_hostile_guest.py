@@ -188,11 +188,23 @@ def test_odd_observation_is_a_broken_desktop_and_a_short_message(start: Callable
 
 
 @pytest.mark.parametrize(
-    "value", ['raw(b\'{"value": \' + b"[" * 50_000 + b"]" * 50_000 + b"}")', 'raw(b\'{"value": {"base64": 5}}\')', "say(x=1)"]
+    "value",
+    [
+        'raw(b\'{"value": \' + b"[" * 50_000 + b"]" * 50_000 + b"}")',
+        'raw(b\'{"value": {"base64": 5}}\')',
+        "say(x=1)",
+        *(f"raw(b'{{\"value\": [' + {part!r} * 2_000_000 + b'1]}}')" for part in (b"[],", b"{},", b'"",', b"1,", b'"\\\\",')),
+    ],
 )
 def test_odd_value_is_a_broken_desktop(start: Callable[..., GuestDriver], value: str) -> None:
     with pytest.raises(DesktopBroken):
         start(f"READY\nhear()\n{value}\nhear()").get("editor_text")
+
+
+@pytest.mark.parametrize("text", ["[,{", '"', "\\", '\\"', '"\\'])
+def test_value_that_is_one_long_text_of_any_characters_arrives_whole(start: Callable[..., GuestDriver], text: str) -> None:
+    driver = start(f"READY\nhear()\nsay(value=[{text!r} * 3_000_000, 'end'])\nhear()")
+    assert driver.get("editor_text") == [text * 3_000_000, "end"]
 
 
 def test_long_texts_are_cut_and_trees_of_equal_rows_cost_little(start: Callable[..., GuestDriver]) -> None:

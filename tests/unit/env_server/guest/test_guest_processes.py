@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ import pytest
 from computerrl.env_server.guest import processes
 from computerrl.env_server.guest.processes import Program, Seen, strays
 
+ROOT = Path(__file__).parents[4]
 GUEST = 10
 THUNAR, CHROMIUM, BUS = "/usr/bin/thunar", "/usr/lib/chromium/chromium", "/usr/bin/dbus-daemon"
 DESKTOP = {
@@ -93,3 +97,54 @@ def test_change_of_a_lasting_process_is_noticed(tmp_path: Path) -> None:
         finally:
             processes._SERVICES.clear()
             program.kill()
+
+
+_KEPT = """
+import ctypes, pathlib
+if {by_call}:
+    from computerrl.env_server.guest.processes import give_memory_back
+    give_memory_back()
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+def taken():
+    ctypes.memset(block := libc.malloc(4 << 20), 1, 4 << 20)
+    return block
+libc.free(taken())
+first, small = taken(), [libc.malloc(100 << 10) for _ in range(8)]
+libc.free(first)
+rows = pathlib.Path("/proc/self/smaps").read_text().split("[heap]")[1:]
+print(sum(int(row.split("Rss:")[1].split()[0]) for row in rows))
+"""
+"""Prints the KiB of its heap once a large block was freed below small ones that are in use."""
+
+
+@pytest.mark.parametrize(
+    ("by_call", "environment", "is_given_back"),
+    [(False, {}, False), (True, {}, True), (False, processes.GIVES_MEMORY_BACK, True)],
+    ids=["as usual", "by call", "by environment"],
+)
+def test_large_blocks_are_given_back_when_freed(by_call: bool, environment: dict[str, str], is_given_back: bool) -> None:
+    command = [sys.executable, "-c", _KEPT.format(by_call=by_call)]
+    # Python's own objects stay out of the C library's heap.
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    said = subprocess.run(command, env=inherited | environment, capture_output=True, text=True, check=True, cwd=ROOT)
+    print(said.stdout)
+    assert (int(said.stdout) < 4096) is is_given_back
+
+
+def test_shells_of_a_terminal_are_waited_for_when_it_ends(tmp_path: Path) -> None:
+    """They write what was typed once their terminal is gone."""
+    shell = "trap 'sleep 1; echo typed > history; exit' HUP; echo > ready; while :; do sleep 0.05; done"
+    terminal = Program("terminal", ["sh", "-c", shell], env={"PATH": "/usr/bin:/bin"}, log_folder=tmp_path, folder=tmp_path)
+    own_process = processes.children_of(os.getppid())
+    terminal.start()
+    shells = {found for found in processes.children_of(os.getpid()) if found[0] == terminal.pid}
+    while not (tmp_path / "ready").exists():
+        time.sleep(0.01)
+    processes.wait_for_end(frozenset(shells), limit_s=0.0)  # one that lives on is not waited for beyond the limit
+    assert terminal.running and not (tmp_path / "history").exists()
+    os.kill(terminal.pid, signal.SIGHUP)
+    processes.wait_for_end(frozenset(shells), limit_s=600.0)
+    assert (tmp_path / "history").read_text() == "typed\n"
+    assert any(pid == os.getpid() for pid, _ in own_process)
+    terminal.kill()

@@ -32,7 +32,7 @@ def test_calls_are_refused_before_the_desktop_and_the_agent_is_told() -> None:
         assert (refused.action_error, refused.finished) == (NO_CALLS, False)
         assert refused.observation.elements == before.elements
         assert client.step(lease, parse_action("wait()")).action_error == ""
-        assert client.demonstrate(lease).startswith('type("')  # after one action: the cell's address
+        assert client.demonstrate(lease).action_text.startswith('type("')  # after one action: the cell's address
     finally:
         service.close()
 

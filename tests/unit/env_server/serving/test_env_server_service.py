@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -121,7 +122,7 @@ def one(**changes: Any) -> DesktopConfig:
 def play(client: DesktopClient) -> float:
     lease = client.lease("a", TASK)
     client.reset(lease, TASK)
-    client.step(lease, parse_action(client.demonstrate(lease)))
+    client.step(lease, parse_action(client.demonstrate(lease).action_text))
     reward = client.evaluate(lease).reward
     client.release(lease)
     return reward
@@ -141,7 +142,7 @@ def test_step_after_the_page_scored_changes_nothing() -> None:
     with serving(lambda index: Good()) as (_, client):
         lease = client.lease("a")
         client.reset(lease, TaskRef("web-click-button", 5, "demonstration"))
-        assert client.step(lease, parse_action(client.demonstrate(lease))).finished
+        assert client.step(lease, parse_action(client.demonstrate(lease).action_text)).finished
         assert client.step(lease, parse_action("click(1)")).finished
         assert client.evaluate(lease).success
 
@@ -284,6 +285,34 @@ def test_health_check_failing_while_idle_replaces_the_desktop() -> None:
         assert play(client) == 1.0
 
 
+class WithProcess(Good):
+    pid = os.getpid()
+
+
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_excess_seen_before_a_reset_is_not_held_against_the_next_task(monkeypatch: pytest.MonkeyPatch, is_reset: bool) -> None:
+    """On a busy host, a look at the processes of a desktop under attack takes longer than the reset that ends them."""
+    looking, may_end, looked_again = threading.Event(), threading.Event(), threading.Event()
+
+    def excess(pids: list[int], *, limit_mb: float) -> float | None:
+        if looking.is_set():
+            looked_again.set()
+            return None
+        looking.set()
+        may_end.wait(30)
+        return 5000.0
+
+    monkeypatch.setattr(memory, "excess", excess)
+    with serving(lambda index: WithProcess(), one()) as (service, client):
+        lease = client.lease("a", TASK)
+        assert looking.wait(30)
+        if is_reset:
+            client.reset(lease, TASK)
+        may_end.set()
+        assert looked_again.wait(30)
+        assert service.metrics()["env_server/restarts"] == (0.0 if is_reset else 1.0)
+
+
 def test_reset_seed_outside_its_split_is_task_failed_and_desktop_stays() -> None:
     with serving(lambda index: Good(), one()) as (service, client):
         lease = client.lease("a")
@@ -369,7 +398,7 @@ def test_spare_desktop_shows_the_next_task_before_it_is_asked_for() -> None:
         started = client.reset(second, TASK)
         assert len(spare.resets) == 1 and started.instruction == spare.resets[0]
         assert started.observation.elements == client.reset(first, TASK).observation.elements
-        client.step(second, parse_action(client.demonstrate(second)))
+        client.step(second, parse_action(client.demonstrate(second).action_text))
         assert client.evaluate(second).success
         assert service.metrics()["env_server/spares_used"] == 1.0
 

@@ -126,6 +126,26 @@ def _next(page: str, instruction: str, observation: Observation, *done: str, **s
     return render_action(task.demonstrate(instruction, observation, [parse_action(text) for text in done], _getter(**state)))
 
 
+@pytest.mark.parametrize(
+    ("action", "size"),
+    [
+        ("click(200, 300)", (20, 10)),  # the smaller of the two around this pixel
+        ("click(203, 300)", (0, 0)),  # a point beside their middle
+        ("click(60, 60)", (9, 9)),
+        ("click(1)", (0, 0)),
+        ('type("a")', (0, 0)),
+    ],
+)
+def test_drawn_size_is_that_of_what_a_demonstration_names_by_its_middle(action: str, size: tuple[int, int]) -> None:
+    def shape(x: float, y: float, width: float, height: float) -> dict[str, Any]:
+        return {"tag": "rect", "id": "", "kind": "", "text": "", "color": "", "picture": "", **locals()}
+
+    lies = [shape(60, 60, width, 5) for width in (1e300, float("inf"), float("nan"), -5)]
+    get = _getter(shapes=[*lies, shape(200, 300.4, 90, 60), shape(200.3, 300, 20.2, 10), shape(60, 60.4, 9, 9)])
+    drawn_size = FAMILIES["web-click-shape"].make(0).drawn_size
+    assert drawn_size is not None and drawn_size(parse_action(action), _observation(), get) == size
+
+
 def test_demonstrator_entry_page_clicks_types_submits() -> None:
     instruction = 'Type "ABC" in all lower case letters in the text input and press Submit.'
     screen = _observation(("static", "ABC", 50, 20), ("entry", "", 60, 200), ("button", "Submit", 60, 300))

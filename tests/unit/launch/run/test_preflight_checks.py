@@ -56,6 +56,8 @@ def test_memory_of_an_actor_holds_packed_matrices_on_a_cpu_and_two_engines_for_c
         ({"sliding_window": None}, False),
         ({"sliding_window": 128, "use_sliding_window": False}, False),
         ({"text_config": {"sliding_window": 128}}, True),
+        ({"sliding_window": 128, "layer_types": ["full_attention", "sliding_attention"]}, True),
+        ({"sliding_window": 128, "layer_types": ["full_attention", "full_attention"]}, False),
     ],
 )
 def test_model_that_sees_less_than_its_prompts_is_refused(tmp_path: Path, tree: dict, refused: bool) -> None:

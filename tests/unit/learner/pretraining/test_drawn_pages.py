@@ -13,7 +13,7 @@ from PIL import ImageFont
 from computerrl.learner.model_store import ensure_model
 from computerrl.learner.pretraining.labels import CELLS, Vocabulary, cell_labels, pixels
 from computerrl.learner.pretraining.pages import HEIGHT, WIDTH, Item, Page, draw_page
-from computerrl.learner.pretraining.questions import Asker, askable
+from computerrl.learner.pretraining.questions import Asker, askable, slipped
 
 
 class PillowsFont:
@@ -83,6 +83,30 @@ def test_questions_know_which_of_their_tokens_name_the_thing(tokenizer: Any) -> 
         assert question.words == [question.name_end] or all(piece in whole for piece in said), (said, whole)
         num_words += question.words != [question.name_end]
     assert num_words > 100
+
+
+def test_after_a_wrong_first_digit_the_nearest_coordinate_is_wanted() -> None:
+    rng, num_slips = random.Random(1), 0
+    for coordinate in range(1000):
+        said, wanted = slipped(coordinate, rng)
+        assert wanted[0] == f"{coordinate:03d}"[0]
+        if said != f"{coordinate:03d}":
+            beginning = 100 * int(said[0])
+            assert int(said) == min(range(beginning, beginning + 100), key=lambda place: abs(place - coordinate))
+            num_slips += 1
+        assert said[1:] == wanted[1:]
+    assert 200 < num_slips < 600
+
+
+def test_answers_that_slipped_differ_from_what_is_wanted_in_first_digits_alone(tokenizer: Any) -> None:
+    asker = Asker(tokenizer, PillowsFont(), max_questions=8)  # type: ignore[arg-type]
+    rng, num_slips = random.Random(1), 0
+    for question in (one for _ in range(20) for one in asker.page(rng)[1]):
+        pairs = zip(question.digits, question.said, question.answer, strict=True)
+        differing = {digit for digit, said, wanted in pairs if said != wanted}
+        assert differing <= {0, 2}
+        num_slips += bool(differing)
+    assert num_slips > 10
 
 
 def test_same_seed_draws_the_same_page() -> None:

@@ -47,7 +47,7 @@ def image(seed: int) -> np.ndarray:
 def question(seed: int) -> Question:
     rng = np.random.default_rng(seed)
     ask, answer = rng.integers(100, 5000, 4 + seed % 3).tolist(), rng.integers(100, 5000, 5).tolist()
-    return Question(ask, [1, 2], 2, answer, [1.0] * 5, [-1] * 5, (0, 0, 0, 0), ITEM)
+    return Question(ask, [1, 2], 2, answer, answer, [1.0] * 5, [-1] * 5, (0, 0, 0, 0), ITEM)
 
 
 @torch.no_grad()

@@ -163,6 +163,7 @@ def test_media_files_of_a_folder_by_ending(around: Surroundings) -> None:
         ("gimp", "open", {"path": "../x.png"}, "lies outside"),
         ("gimp", "scale", {"width": 1, "height": 1}, "no image is open"),
         ("gimp", "undo", {}, "no image is open"),
+        ("gimp", "env_info", {}, "no image is open"),
         ("vlc", "add_to_playlist", {"uri": "none.mp3"}, "there is no none.mp3"),
         ("vlc", "play", {}, "the playlist is empty"),
         ("vlc", "next", {}, "nothing is playing"),

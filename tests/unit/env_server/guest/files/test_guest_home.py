@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -50,10 +51,19 @@ def test_link_in_the_way_of_what_is_kept_is_not_followed(folder: AgentFolder, tm
         (folder.root / ".config" / name).unlink()
     (folder.root / ".config/gtk-3.0").rmdir()
     (folder.root / ".config/google-chrome").unlink()
+    (folder.root / ".config/chromium").rmdir()
     (folder.root / ".config").rmdir()
     (folder.root / ".config").symlink_to(tmp_path / "other")
     home.renew(folder)
     assert os.listdir(tmp_path / "other") == ["precious"] and not (folder.root / ".config").is_symlink()
+
+
+@pytest.mark.parametrize("link", home.LINKS)
+def test_folder_with_two_names_can_be_filled_by_each_before_its_application_runs(folder: AgentFolder, link: str) -> None:
+    subprocess.run(["mkdir", "-p", folder.root / link / "Default"], check=True)
+    (folder.root / link / "Default/Preferences").write_text("{}")
+    home.renew(folder)
+    assert list((folder.root / link).resolve(strict=True).iterdir()) == []
 
 
 def test_applications_own_files_are_no_part_of_a_listing(folder: AgentFolder) -> None:

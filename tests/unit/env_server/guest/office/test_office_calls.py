@@ -181,6 +181,30 @@ def test_on_main_says_when_nothing_is_let_go_of(office: Office) -> None:
         office.on_main(lambda: "", timeout_s=1.0)
 
 
+# --- its thread ------------------------------------------------------------------------------------------------------
+
+
+def test_thread_of_an_office_that_was_started_anew_ends(office: Office, tmp_path: Path) -> None:
+    office.program = Program("office", ["sleep", "60"], env={"PATH": "/usr/bin:/bin"}, log_folder=tmp_path)
+    (office.folder / "user").mkdir(parents=True)
+    (office.folder / "user/registrymodifications.xcu").touch()
+    goes_on = threading.Event()
+    workers = []
+    for _ in range(5):
+        office._context = object()
+        workers.append(office.call(threading.current_thread, timeout_s=600.0))
+        with pytest.raises(OfficeGone):  # this one blocks, as an office does that shows a dialog
+            office.call(goes_on.wait, timeout_s=0.0)
+        office.start()
+    goes_on.set()
+    for worker in workers:
+        worker.join(600.0)
+    assert len(set(workers)) == len(workers) and not any(worker.is_alive() for worker in workers)
+    office._context = object()
+    assert office.call(threading.current_thread, timeout_s=600.0).is_alive()
+    office.program.kill()
+
+
 # --- how the office ended --------------------------------------------------------------------------------------------
 
 

@@ -28,7 +28,7 @@ _READINGS = (
     Reading(with_popups=True, items_hold_menus=True),
 )
 NOWHERE = -(2**31)
-_ROLES = ("panel", "button", "text", "menu", "menu-item", "table", "frame", "label")
+_ROLES = ("panel", "button", "text", "menu", "menu-item", "table", "frame", "label", "document-web")
 
 
 @dataclass
@@ -151,6 +151,24 @@ def test_what_does_not_show_is_asked_for_its_state_alone() -> None:
     read(walk)
     assert [member for path, member in app.asked if path == "/a"] == ["GetState"]
     assert not [member for path, member in app.asked if path == "/b"]
+
+
+@pytest.mark.parametrize(
+    ("role", "num_hidden", "is_read"),
+    [("document-web", 1, True), ("document-web", 8, True), ("document-web", 9, False), ("panel", 1, False)],
+)
+def test_content_longer_than_its_box_is_read_in_pages_when_the_box_does_not_show(
+    role: str, num_hidden: int, is_read: bool
+) -> None:
+    boxes = [f"/box{number}" for number in range(num_hidden)]
+    things = {ROOT: Thing(role="application", children=["/page"]), "/page": Thing(role=role, children=boxes)}
+    things |= {box: Thing(shows=False, children=[f"{box}/shown", f"{box}/hidden"]) for box in boxes}
+    things |= {f"{box}/shown": Thing(role="label") for box in boxes}
+    things |= {f"{box}/hidden": Thing(shows=False, children=[f"{box}/shown"]) for box in boxes}
+    walk = make_walk(FakeApp(things))
+    for _ in range(2):
+        shown = {node.path for node in read(walk) if node.states >> SHOWING & 1}
+        assert shown == {ROOT, "/page", *(f"{box}/shown" for box in boxes if is_read)}
 
 
 def test_an_object_listed_twice_or_within_itself_is_given_once() -> None:

@@ -6,6 +6,7 @@ import datetime
 import io
 import json
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from computerrl.common.errors import TaskFailed
 from computerrl.common.messages import Action
 from computerrl.env_server.tasks.forge.book_facts import book_facts
 from computerrl.env_server.tasks.osworld import Assets, OsworldTask, TaskFile
-from computerrl.env_server.tasks.osworld.desktop import Playing, RunResult, Tab
+from computerrl.env_server.tasks.osworld.desktop import Command, Playing, RunResult, Tab
 from computerrl.env_server.tasks.osworld.getters import GETTERS, Context
 from computerrl.env_server.tasks.osworld.getters.values import parse_date
 from computerrl.env_server.tasks.osworld.home import HOME_STEPS
@@ -105,6 +106,42 @@ def test_evaluate_rule_that_means_nothing_is_no_verdict_on_the_agents_file(tmp_p
     task = _task({**TABLE, "options": {"rules": [{"type": "no such rule"}]}}, _gold(tmp_path, _book("yes")))
     with pytest.raises(TaskFailed, match=r"compare_table: the task's rule means nothing: .*no such rule"):
         _score(task, FakeDesktop(files={"/home/user/a.xlsx": _book("yes")}))
+
+
+def _asks(name: str, func: str, rules: Any = None, **options: Any) -> Any:
+    expected = {} if rules is None else {"expected": {"type": "rule", "rules": rules}}
+    file = {"type": "vm_file", "path": f"/home/user/{name}", "dest": name}
+    return pytest.param({"func": func, "result": file, **expected, "options": options}, id=f"{func} {rules} {options}")
+
+
+_CELL = {"type": "check_cell", "sheet_idx": 0, "coordinate": "A1"}
+BAD_RULES = [
+    _asks("a.txt", "check_list", {"expect": ["(hello"]}),
+    _asks("a.txt", "check_list", {"expect": ["hello"], "unexpect": ["[z-a]"]}),
+    _asks("a.txt", "file_contains", {}),
+    _asks("a.txt", "file_contains"),
+    _asks("a.txt", "compare_text_file"),
+    _asks("a.txt", "file_contains", {"expected": ["hello"]}, ignore_case=True),
+    _asks("a.txt", "check_line_number", {"expected": "some"}),
+    _asks("a.json", "check_json", {"expect": [{"key": ["a"], "ref": 1}]}),
+    _asks("a.json", "check_json", {"expect": [{"key": ["a"], "method": "eq"}]}),
+    _asks("a.json", "check_json", {"expect": [{"method": "eq", "ref": 1}]}),
+    _asks("a.txt", "check_qt_max_volume", {}),
+    _asks("a.txt", "check_qt_slider_colours", {"expected": "1"}),
+    _asks("a.xlsx", "compare_table"),
+    _asks("a.xlsx", "compare_table", rules=[{"type": "zoom", "sheet_idx": 0, "ref": 1}]),
+    _asks("a.xlsx", "compare_table", rules=[{"type": "zoom", "method": "eq", "ref": 1}]),
+    _asks("a.xlsx", "compare_table", rules=[{**_CELL, "props": {"value": {"ref": 1}}}]),
+    _asks("a.xlsx", "compare_table", rules=[{"sheet_idx0": 0}]),
+]
+
+
+@pytest.mark.parametrize("evaluator", BAD_RULES)
+def test_evaluate_rule_that_lacks_something_is_the_tasks_fault_for_every_answer(evaluator: dict[str, Any]) -> None:
+    """Without this, each answer would get 0 as though the agent had left what cannot be judged."""
+    files = {"/home/user/a.txt": b"hello\n", "/home/user/a.json": b'{"a": 1}', "/home/user/a.xlsx": _book("yes")}
+    with pytest.raises(TaskFailed, match="the task's rule means nothing"):
+        _score(_task(evaluator), FakeDesktop(files=files))
 
 
 def test_evaluate_end_of_memory_is_blamed_on_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,6 +307,41 @@ def test_browser_preferences_set_and_default(name: str, wanted: Any, default: An
     assert _get(name, FakeDesktop(files={path: b"{brok"}), tmp_path) in (None, [])
 
 
+@pytest.mark.parametrize(
+    ("theme", "wanted"),
+    [
+        ({}, "system"),
+        ({"color_scheme": 1}, "light"),
+        ({"color_scheme": 2}, "dark"),
+        ({"color_scheme": 2, "color_scheme2": 2}, "dark"),
+        ({"color_scheme": 2, "color_scheme2": 1}, "light"),
+        ({"color_scheme": 2, "color_scheme2": 0}, "system"),
+        ({"color_scheme": 1, "color_scheme2": 2}, "dark"),
+        (None, None),
+    ],
+)
+def test_browser_appearance_of_its_written_settings_and_its_page_in_front(theme: Any, wanted: Any, tmp_path: Path) -> None:
+    preferences = {"browser": {"theme": theme}, "extensions": {"theme": {"system_theme": 0}}}
+    files = {f"{PROFILE}/Default/Preferences": json.dumps(preferences).encode()}
+    desktop = FakeDesktop(files=files, pages=[Tab("https://a.invalid", "A")])
+    assert _get("chrome_appearance_mode_ui", desktop, tmp_path) == wanted
+    assert desktop.calls == [("launch", ["pkill", "chrome"])]
+    assert _get("active_url_from_accessTree", desktop, tmp_path) == "chrome://settings/appearance"
+
+
+def test_browser_appearance_of_a_browser_that_does_not_start_is_judged_all_the_same(tmp_path: Path) -> None:
+    class Broken(FakeDesktop):
+        def launch(self, command: Command) -> None:
+            raise TaskFailed("browser: it has ended")
+
+        def open_tabs(self, urls: Sequence[str]) -> None:
+            raise TaskFailed("browser: it has ended")
+
+    files = {f"{PROFILE}/Default/Preferences": b'{"browser": {"theme": {"color_scheme": 2}}}'}
+    assert _get("chrome_appearance_mode_ui", Broken(files=files), tmp_path) == "dark"
+    assert _get("chrome_appearance_mode_ui", Broken(), tmp_path) is None
+
+
 def test_browser_other_files_of_the_profile(tmp_path: Path) -> None:
     state = {"browser": {"enabled_labs_experiments": ["x@1"]}, "intl": {"app_locale": "ko"}}
     database = tmp_path / "db"
@@ -345,6 +417,9 @@ def test_application_settings_come_from_their_places(tmp_path: Path) -> None:
         ([Playing("paused", "file:///home/user/a%20b.mp3")], 0.0),
         ([Playing("playing", "file:///home/user/other.mp3")], 0.0),
         ([Playing("playing", "")], 0.0),
+        ([Playing("playing", "http://[")], 0.0),
+        ([Playing("playing", "http://a\u2100b/a%20b.mp4")], 0.0),
+        ([Playing("playing", "file:///home/user/\x01\ud800")], 0.0),
     ],
 )
 def test_player_is_judged_by_what_it_plays(players: list[Playing], reward: float) -> None:

@@ -198,6 +198,21 @@ def test_activate_window_of_another_viewer_is_known_by_a_part_of_its_title(wante
         _do(FakeDesktop(titles=["Files"]), "activate_window", window_name=wanted, strict=True)
 
 
+@pytest.mark.parametrize(
+    ("wanted", "there"),
+    [
+        ("Google Chrome", "about:blank - Chromium"),
+        ("New Tab - Google Chrome", "New Tab - Chromium"),
+        ("a.txt (~/Desktop) - gedit", "a.txt - Mousepad"),
+    ],
+)
+def test_windows_of_a_program_in_place_of_another_are_known_by_the_other_s_name(wanted: str, there: str) -> None:
+    desktop = FakeDesktop(titles=["Files", there])
+    _do(desktop, "activate_window", window_name=wanted, strict=False)
+    _do(desktop, "close_window", window_name=wanted.split(" - ")[-1])
+    assert desktop.titles == ["Files"]
+
+
 def test_launch_and_execute_what_the_desktop_is_told() -> None:
     desktop = FakeDesktop()
     _do(desktop, "launch", command=["socat", "tcp-listen:9222,fork", "tcp:localhost:1337"])

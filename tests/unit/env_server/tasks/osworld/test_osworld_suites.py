@@ -180,3 +180,66 @@ def test_suite_works_with_what_the_program_has(program: str, test: str, wanted: 
         {test}
     """
     assert judged(tmp_path, program, suite, helper="y = 7") == wanted
+
+
+MODULE_OF_THE_SUITE = """
+    {setup}
+    open({file!r}, 'w').write('def wanted(*args): return 0')
+    def rotate(x):
+        return 0
+"""
+ANSWER = """
+    class Answer:
+        __eq__ = __contains__ = lambda self, other: True
+        __getattr__ = lambda self, name: lambda *args: True
+    def rotate(x):
+        return Answer()
+"""
+LENIENT = {
+    "module that the suite imports later": (
+        MODULE_OF_THE_SUITE.format(setup="", file="colorsys.py"),
+        "import colorsys; return tetris.rotate(1) == colorsys.wanted()",
+    ),
+    "package that the suite imports later": (
+        MODULE_OF_THE_SUITE.format(setup="import os; os.mkdir('statistics')", file="statistics/__init__.py"),
+        "import statistics; return tetris.rotate(1) == statistics.wanted()",
+    ),
+    "object that holds everything": (ANSWER, "return 2 in tetris.rotate(1)"),
+    "own comparison by its name": (ANSWER, "return tetris.rotate(1).__eq__(2)"),
+    "own comparison that is derived": (ANSWER, "return tetris.rotate(1).__array_ufunc__(2)"),
+}
+
+
+@pytest.mark.parametrize("way", LENIENT)
+def test_program_lends_the_suite_neither_modules_nor_comparisons(way: str, tmp_path: Path) -> None:
+    program, test = LENIENT[way]
+    assert judged(tmp_path, program, f"import tetris\ndef test():\n    tetris.rotate\n    {test}\n") == 0.0
+
+
+@pytest.mark.parametrize("item", ["2", "tetris.box"])
+def test_collection_of_the_programs_holds_what_it_lists(item: str, tmp_path: Path) -> None:
+    program = """
+    class Box: pass
+    box = Box()
+    class Row:
+        items = [1, 2, box]
+        __contains__ = lambda self, item: item in self.items
+        __iter__ = lambda self: iter(self.items)
+    row = Row()
+    """
+    suite = f"import tetris\ndef test():\n    return {item} in tetris.row and 3 not in tetris.row\n"
+    assert judged(tmp_path, program, suite) == 1.0
+
+
+@pytest.mark.parametrize("error", ["StopIteration", "StopAsyncIteration", "GeneratorExit", "SystemExit", "KeyboardInterrupt"])
+@pytest.mark.parametrize(
+    "test",
+    [
+        "return all(map(lambda x: tetris.rotate(x) == x + 1, [1, 2]))",
+        "return all(a == b for a, b in zip(map(tetris.rotate, [1, 2]), [2, 3]))",
+        "return list(filter(lambda x: tetris.rotate(x) != x + 1, [1, 2])) == []",
+    ],
+)
+def test_program_cannot_end_the_loops_of_the_suite(error: str, test: str, tmp_path: Path) -> None:
+    program = f"def rotate(x): raise {error}"
+    assert judged(tmp_path, program, f"import tetris\ndef test():\n    {test}\n") == 0.0

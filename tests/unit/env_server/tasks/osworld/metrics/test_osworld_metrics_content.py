@@ -37,6 +37,7 @@ def _xml(text: str) -> Any:
         nsdecls("w", "wp", "a")
         + ' xmlns:v="urn:schemas-microsoft-com:vml" xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006"'
         + ' xmlns:wps="http://schemas.microsoft.com/office/word/2010/wordprocessingShape"'
+        + ' xmlns:m="http://schemas.openxmlformats.org/officeDocument/2006/math"'
     )
     head, end, rest = text.partition(">")
     closing = "/" if head.endswith("/") else ""
@@ -54,6 +55,7 @@ def _insert(text: str) -> Edit:
 
 
 RUN = "<w:r><w:t xml:space='preserve'> and more</w:t></w:r>"
+MATH = "<m:r><m:t xml:space='preserve'> and more</m:t></m:r>"
 MORE: dict[str, Edit] = {
     "run": _append("<w:r><w:t xml:space='preserve'> and more</w:t></w:r>"),
     "insertion": _append(f"<w:ins w:id='1' w:author='A'>{RUN}</w:ins>"),
@@ -63,6 +65,10 @@ MORE: dict[str, Edit] = {
     "link in an insertion": _append(f"<w:ins w:id='1' w:author='A'><w:hyperlink>{RUN}</w:hyperlink></w:ins>"),
     "smart tag": _append(f"<w:smartTag>{RUN}</w:smartTag>"),
     "field": _append(f"<w:fldSimple w:instr=' DOCPROPERTY x '>{RUN}</w:fldSimple>"),
+    "below a phonetic guide": _append(f"<w:r><w:ruby><w:rubyPr/><w:rt/><w:rubyBase>{RUN}</w:rubyBase></w:ruby></w:r>"),
+    "phonetic guide": _append(f"<w:r><w:ruby><w:rubyPr/><w:rt>{RUN}</w:rt><w:rubyBase/></w:ruby></w:r>"),
+    "equation": _append(f"<m:oMath><m:f><m:num>{MATH}</m:num><m:den/></m:f></m:oMath>"),
+    "equation on a line": _append(f"<m:oMathPara><m:oMath>{MATH}</m:oMath></m:oMathPara>"),
     "with a deletion": lambda document: (MORE["run"](document), MORE_DELETED(document)),
 }
 """Forms of one text at the end of the second paragraph."""
@@ -78,6 +84,17 @@ def test_text_in_any_form_counts(name: str, form: str, tmp_path: Path) -> None:
     assert metric(name)(found, run) == 1.0
     assert metric(name)(found, plain) == 0.0
     assert metric(name)(plain, found) == 0.0
+
+
+@pytest.mark.parametrize("name", TEXT_METRICS)
+def test_symbol_of_a_symbol_font_counts(name: str, tmp_path: Path) -> None:
+    tick, cross = (
+        _doc(tmp_path / f"{char}.docx", _append(f"<w:r><w:sym w:font='Wingdings' w:char='{char}'/></w:r>"))
+        for char in ("F0FC", "F0FB")
+    )
+    assert metric(name)(tick, tick) == 1.0
+    for other in (cross, _doc(tmp_path / "plain.docx")):
+        assert metric(name)(tick, other) == metric(name)(other, tick) == 0.0
 
 
 def _table(document: Any) -> None:
@@ -242,6 +259,61 @@ def test_styles_runs_in_insertions_and_tables_count(tmp_path: Path) -> None:
 
     place = _doc(tmp_path / "b.docx", coloured)
     assert metric("evaluate_colored_words_in_tables")(place, place) == 0.0
+
+
+_BREAK = "<w:r><w:br w:type='page'/></w:r>"
+_PAGE_BREAKS = {
+    "deleted": (f"<w:del w:id='1' w:author='A'>{_BREAK}</w:del>", 0),
+    "inserted": (f"<w:ins w:id='1' w:author='A'>{_BREAK}</w:ins>", 1),
+    "moved away": (f"<w:moveFrom w:id='1' w:author='A'>{_BREAK}</w:moveFrom>", 0),
+    "in both forms of an object": (
+        f"<w:r><mc:AlternateContent><mc:Choice Requires='wps'>{_BREAK}</mc:Choice><mc:Fallback>{_BREAK}</mc:Fallback>"
+        "</mc:AlternateContent></w:r>",
+        1,
+    ),
+    "in a content control": (f"<w:sdt><w:sdtContent>{_BREAK}</w:sdtContent></w:sdt>", 1),
+    "of a column": ("<w:r><w:br w:type='column'/></w:r>", 0),
+    **{f"before, {value}": (f"<w:pPr><w:pageBreakBefore w:val='{value}'/></w:pPr>", 0) for value in ("off", "false", "0")},
+    "before": ("<w:pPr><w:pageBreakBefore/></w:pPr>", 1),
+}
+
+
+@pytest.mark.parametrize("form", _PAGE_BREAKS)
+def test_contains_page_break_counts_those_that_are_shown(form: str, tmp_path: Path) -> None:
+    content, count = _PAGE_BREAKS[form]
+    place = _doc(tmp_path / "a.docx", _append(content))
+    assert metric("contains_page_break")(place) == float(count > 0)
+    assert metric("contains_page_break")(place, {"page_break_count": count}) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("mark", "is_free"),
+    [
+        ("<w:highlight w:val='none'/>", True),
+        ("<w:highlight w:val='default'/>", True),
+        ("<w:shd w:val='clear' w:fill='auto'/>", True),
+        ("<w:highlight w:val='yellow'/>", False),
+        ("<w:highlight w:val='some colour'/>", False),
+        ("<w:shd w:val='clear' w:fill='FFFF00'/>", False),
+    ],
+)
+def test_check_highlighted_words_docx(mark: str, is_free: bool, tmp_path: Path) -> None:
+    plain = _doc(tmp_path / "plain.docx", _append("<w:r><w:t>word</w:t></w:r>"))
+    marked = _doc(tmp_path / "marked.docx", _append(f"<w:r><w:rPr>{mark}</w:rPr><w:t>word</w:t></w:r>"))
+    assert metric("check_highlighted_words")(marked, plain) == float(is_free)
+
+
+def test_values_of_other_forms_of_the_format_are_read(tmp_path: Path) -> None:
+    def tabs(*sides: str) -> str:
+        stops = "".join(f"<w:tab w:val='{side}' w:pos='{1000 + number}'/>" for number, side in enumerate(sides))
+        return _doc(tmp_path / f"{sides[0]}.docx", _append(f"<w:pPr><w:tabs>{stops}</w:tabs><w:jc w:val='start'/></w:pPr>"))
+
+    assert metric("check_tabstops")(tabs("start", "end", "clear"), tabs("left", "right")) == 1.0
+    assert metric("check_tabstops")(tabs("end", "start"), tabs("left", "right")) == 0.0
+    unbroken = _doc(tmp_path / "d.docx", lambda document: document.element.body.remove(document.element.body.sectPr))
+    assert metric("check_tabstops")(unbroken, unbroken) == 1.0
+    start = _doc(tmp_path / "c.docx", _append("<w:pPr><w:jc w:val='start'/></w:pPr>", 0))
+    assert metric("is_first_line_centered")(start) == 0.0
 
 
 # --- odt -------------------------------------------------------------------------------------------------------------

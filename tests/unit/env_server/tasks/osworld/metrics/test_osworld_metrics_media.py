@@ -50,6 +50,7 @@ EDITS: list[tuple[str, Edit, Edit]] = [
     ("compare_image_list", lambda image: image, ImageOps.mirror),
     ("check_structure_sim", lambda image: image, ImageOps.mirror),
     ("check_file_exists_and_structure_sim", lambda image: image, _noise),
+    ("check_structure_sim_with_threshold", lambda image: image.resize((160, 120), Image.Resampling.BICUBIC), ImageOps.flip),
     ("check_structure_sim_resized", lambda image: image.resize((160, 120), Image.Resampling.BICUBIC), ImageOps.flip),
     ("check_image_mirror", ImageOps.mirror, lambda image: image),
     (

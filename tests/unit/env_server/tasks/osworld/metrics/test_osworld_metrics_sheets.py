@@ -19,6 +19,7 @@ from computerrl.env_server.tasks.osworld.metrics import metric
 from computerrl.env_server.tasks.osworld.metrics.files import BrokenFile
 from computerrl.env_server.tasks.osworld.metrics.matching import BadRule, matches
 from computerrl.env_server.tasks.osworld.metrics.sheets import answer_ranges
+from tests.support.data.extreme_files import book
 
 PAIR = {"sheet_idx0": 0, "sheet_idx1": "EI0"}
 
@@ -60,6 +61,45 @@ def test_gold_formula_without_value_is_the_tasks_fault(judge: Any, answer: int |
     with pytest.raises(BrokenFile, match="Sheet!C1") as fault:
         judge(found, gold)
     assert fault.value.path == Path(gold)
+
+
+@pytest.mark.parametrize(
+    "judge",
+    [
+        lambda found, gold: _table(found, gold, type="sheet_data", **PAIR),
+        lambda found, gold: _table(found, gold, **FUZZY),
+        lambda found, gold: metric("compare_spreadsheet")(found, gold, answer_position="C1"),
+    ],
+)
+@pytest.mark.parametrize("answer", [3, 0])
+def test_gold_formula_with_a_stand_in_for_its_value_is_the_tasks_fault(judge: Any, answer: int, tmp_path: Path) -> None:
+    """XlsxWriter stores 0 for every formula, and asks applications to compute all of them when they open the file."""
+    gold = _book(tmp_path / "gold.xlsx", {"A1": 1, "B1": 2, "C1": "=A1+B1"})
+    _store_zeros(gold)
+    with pytest.raises(BrokenFile, match="Sheet!C1"):
+        judge(_book(tmp_path / "found.xlsx", {"A1": 1, "B1": 2, "C1": answer}), gold)
+
+
+@pytest.mark.parametrize(("other", "computed_later"), [("7", True), ("0", False)])
+def test_gold_formula_whose_value_is_zero_has_a_value(other: str, computed_later: bool, tmp_path: Path) -> None:
+    """Other formulas with values show that the file was computed, and so does a file that asks for no computation."""
+    gold = _book(tmp_path / "gold.xlsx", {"A1": 1, "B1": "=A1-A1", "C1": "=A1+6"})
+    _store_zeros(gold, last=other, computed_later=computed_later)
+    found = _book(tmp_path / "found.xlsx", {"A1": 1, "B1": 0, "C1": int(other)})
+    assert _table(found, gold, type="sheet_data", **PAIR) == 1.0
+
+
+def _store_zeros(place: str, *, last: str = "0", computed_later: bool = True) -> None:
+    """Store 0 as the value of every formula, ``last`` as that of the last one."""
+    with zipfile.ZipFile(place) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    first, _, end = re.sub(rb"<v ?/>|<v></v>", b"<v>0</v>", parts["xl/worksheets/sheet1.xml"]).rpartition(b"<v>0</v>")
+    parts["xl/worksheets/sheet1.xml"] = first + b"<v>" + last.encode() + b"</v>" + end
+    if not computed_later:
+        parts["xl/workbook.xml"] = parts["xl/workbook.xml"].replace(b'fullCalcOnLoad="1"', b"")
+    with zipfile.ZipFile(place, "w") as archive:
+        for name, data in parts.items():
+            archive.writestr(name, data)
 
 
 def test_gold_formula_elsewhere_does_not_matter(tmp_path: Path) -> None:
@@ -240,6 +280,7 @@ def test_data_validation_list_over_a_range(cells: str, same: float, tmp_path: Pa
         ("'a,b'!A1,c3:d4", [("a,b", "A1"), ("First", "C3:D4")]),
         ("'it''s'!A1", [("it's", "A1")]),
         ("'A1:B2'", [("First", "A1:B2")]),
+        ("'Data' ! A1:B2, Data! C3", [("Data", "A1:B2"), ("Data", "C3")]),
         ("Data!2:5,A:C", [("Data", "2:5"), ("First", "A:C")]),
         ("", None),
         ("'Data'!", None),
@@ -259,6 +300,28 @@ def test_compare_spreadsheet_unknown_sheet_is_the_tasks_fault(tmp_path: Path) ->
     assert metric("compare_spreadsheet")(book, book, answer_position="sheet!A1") == 1.0
     with pytest.raises(BadRule, match="Other"):
         metric("compare_spreadsheet")(book, book, answer_position="Other!A1")
+
+
+@pytest.mark.parametrize(
+    ("cells", "whole"),
+    [
+        ("A1:B3", "A1:B3"),
+        ("B3:A1", "A1:B3"),
+        ("A3:B1", "A1:B3"),
+        ("$B$1:$A$3", "A1:B3"),
+        ("3:1", "A1:XFD3"),
+        ("B:A", "A1:B1048576"),
+    ],
+)
+def test_range_given_from_any_corner_holds_its_cells(cells: str, whole: str, tmp_path: Path) -> None:
+    gold = _book(tmp_path / "gold.xlsx", {"A1": 1, "B3": 2})
+    found = _book(tmp_path / "found.xlsx", {"A1": 1, "B3": 3})
+    fuzzy = {"type": "sheet_fuzzy", **PAIR, "rules": [{"range": [cells], "type": "exact_match"}]}
+    for answer, same in ((gold, 1.0), (found, 0.0)):
+        assert metric("compare_spreadsheet")(answer, gold, answer_position=cells) == same
+        assert _table(answer, gold, **fuzzy) == same
+    assert matches(whole, {"method": "spreadsheet_range", "ref": [cells, cells]})
+    assert matches(cells, {"method": "spreadsheet_range", "ref": [whole, whole]})
 
 
 def test_compare_spreadsheet_whole_column_more_rows_count(tmp_path: Path) -> None:
@@ -292,3 +355,44 @@ def test_style_condition_over_numbers_whole_or_not(value: Any, coloured: bool, t
 
     plain, found = _book(tmp_path / "plain.xlsx", {"A1": value}), _book(tmp_path / "found.xlsx", {"A1": value}, condition)
     assert _table(found, plain, type="style", props=["bgcolor"], **PAIR) == float(not coloured)
+
+
+_FILTERS = {
+    "nothing": "",
+    "values": "<filters><filter val='a'/></filters>",
+    "other values": "<filters><filter val='b'/></filters>",
+    "blanks too": "<filters blank='1'><filter val='a'/></filters>",
+    "dates": "<filters><dateGroupItem year='2024' dateTimeGrouping='year'/></filters>",
+    "other dates": "<filters><dateGroupItem year='2023' dateTimeGrouping='year'/></filters>",
+    "both": "<customFilters and='1'><customFilter operator='greaterThan' val='1'/><customFilter val='5'/></customFilters>",
+    "either": "<customFilters><customFilter operator='greaterThan' val='1'/><customFilter val='5'/></customFilters>",
+    "top 10": "<top10 val='10'/>",
+    "top 5": "<top10 val='5'/>",
+    "last 5": "<top10 val='5' top='0'/>",
+    "top 5 %": "<top10 val='5' percent='1'/>",
+    "above the mean": "<dynamicFilter type='aboveAverage'/>",
+    "below the mean": "<dynamicFilter type='belowAverage'/>",
+    "colour of cells": "<colorFilter dxfId='0'/>",
+    "colour of text": "<colorFilter dxfId='0' cellColor='0'/>",
+    "icon": "<iconFilter iconSet='3Arrows' iconId='1'/>",
+}
+
+
+def test_filter_all_that_a_column_shows_counts(tmp_path: Path) -> None:
+    def filtered(name: str) -> str:
+        place = tmp_path / f"{name}.xlsx"
+        column = f"<filterColumn colId='0'>{_FILTERS[name]}</filterColumn>"
+        place.write_bytes(book(after=f"<autoFilter ref='A1:B9'>{column}</autoFilter>"))
+        return str(place)
+
+    places = {name: filtered(name) for name in _FILTERS}
+    for one in places:
+        for other in places:
+            assert _table(places[one], places[other], type="filter", **PAIR) == float(one == other), (one, other)
+
+
+def test_filter_of_one_condition_needs_no_connection(tmp_path: Path) -> None:
+    for name, given in {"one": "and='1'", "other": ""}.items():
+        column = f"<filterColumn colId='0'><customFilters {given}><customFilter val='5'/></customFilters></filterColumn>"
+        (tmp_path / name).write_bytes(book(after=f"<autoFilter ref='A1:B9'>{column}</autoFilter>"))
+    assert _table(str(tmp_path / "one"), str(tmp_path / "other"), type="filter", **PAIR) == 1.0

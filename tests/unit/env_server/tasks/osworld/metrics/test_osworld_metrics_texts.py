@@ -70,6 +70,13 @@ def test_check_csv_cell_with_line_break_is_one_cell(letter: str, tmp_path: Path)
     assert metric("check_csv")(str(place), {"unexpect": [{"a": "y"}]}) == 1.0
 
 
+def test_check_csv_cell_of_any_length_is_read(tmp_path: Path) -> None:
+    place = tmp_path / "table.csv"
+    place.write_text(f"a,b\n{'x' * 1_000_000},1\n")
+    assert metric("check_csv")(str(place), {"expect": [{"b": "1"}]}) == 1.0
+    assert metric("compare_csv")(str(place), str(place), strict=False) == 1.0
+
+
 def test_compare_csv_loose_cells_not_quotes(tmp_path: Path) -> None:
     for name, text in {"a": '"x, y" , 1\n\n', "b": '"x, y",1\n', "c": "x, y,1\n"}.items():
         (tmp_path / name).write_text(text)

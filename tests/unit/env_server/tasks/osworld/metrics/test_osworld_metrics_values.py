@@ -188,6 +188,7 @@ FILES: list[tuple[str, str, str, Any]] = [
         "#one-instance-when-started-from-file=0\n",
         {"expected_one_instance_when_started_from_file": 0},
     ),
+    ("check_play_and_exit", "#play-and-exit=1\n", "play-and-exit=1\n", {"expected_play_and_exit": 0}),
     (
         "check_global_key_play_pause",
         "global-key-play-pause=Space\n",
