@@ -131,6 +131,11 @@ class Session:
         return (self._xvfb, self._openbox, self._dbus, self._atspi)
 
     @property
+    def x_server_pid(self) -> int:
+        """The process that all drawing goes through."""
+        return self._xvfb.pid
+
+    @property
     def window_manager_pid(self) -> int:
         """The process that every click, and every window that appears, goes through."""
         return self._openbox.pid

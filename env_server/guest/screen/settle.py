@@ -2,7 +2,7 @@
 
 After an action, first the application in front confirms that it has taken all input (ping); then the screen has settled once
 neither X damage nor accessibility events came for a while, and it is not for lack of processor time: the application may have
-taken a key and have yet to do what the key is for.
+taken a key and have yet to do what the key is for, or the X server may have yet to take what the application has sent.
 """
 
 from __future__ import annotations
@@ -57,18 +57,25 @@ def settle(
         poller.register(fd, select.POLLIN)
     is_confirmed = False
     num_calls_left, is_due = 2, meanwhile is not None
+
+    def has_changed() -> bool:
+        screen_has = connection.pump()
+        return bool(accessibility.pump()) or screen_has
+
     while True:
-        changed = connection.pump()
-        changed = bool(accessibility.pump()) or changed
+        changed = has_changed()
         now = time.monotonic()
         if not is_confirmed and confirmed():
             is_confirmed, changed = True, True
         if changed:
             last_change, is_due = now, meanwhile is not None and num_calls_left > 0
         if is_confirmed and now - last_change >= quiet_s:
-            if is_at_rest():
+            if not is_at_rest():
+                last_change = now - quiet_s * 3 / 4
+            elif has_changed():  # until they came to rest
+                last_change, is_due = now, meanwhile is not None and num_calls_left > 0
+            else:
                 return Settled("quiet", now - started)
-            last_change = now - quiet_s * 3 / 4
         if now >= deadline:
             return Settled("deadline", now - started)
         if meanwhile is not None and is_due and is_confirmed and now - last_change >= quiet_s / 2:
@@ -86,7 +93,7 @@ class Settler:
     def __init__(self, session: Session, windows: Windows, chromium: Chromium, *, quiet_s: float) -> None:
         """``quiet_s``: how long nothing may change."""
         self._screen, self._accessibility = session.screen, session.accessibility
-        self._window_manager_pid = session.window_manager_pid
+        self._x_server_pid, self._window_manager_pid = session.x_server_pid, session.window_manager_pid
         self._windows, self._chromium, self._quiet_s = windows, chromium, quiet_s
 
     def settle(self, *, limit_s: float, calm: float = 1.0, meanwhile: Callable[[], object] | None = None) -> Settled:
@@ -102,7 +109,13 @@ class Settler:
         pending: set[str] = {"ping"} if ping is not None else set()
         if flush is not None:
             pending.add("flush")
-        busy_ones = [self._window_manager_pid, *([window.pid] if window else [])]
+        # In the order in which one hands on to the next what it has done: the one that is at rest has passed all of it on.
+        busy_ones = [
+            *([window.pid] if window else []),
+            self._x_server_pid,
+            self._window_manager_pid,
+            self._x_server_pid,
+        ]
 
         def confirmed() -> bool:
             if ping is not None and "ping" in pending and manager.answered(ping):

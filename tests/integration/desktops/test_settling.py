@@ -79,12 +79,22 @@ while True:
 """Takes a key, and what comes after it, before it does what the key is for: so do the office's menus."""
 
 
-def test_what_a_key_is_for_is_seen_though_the_application_computes_first(player: Player) -> None:
+@pytest.mark.parametrize("server_is_slow", [False, True], ids=["", "slow X server"])
+def test_what_a_key_is_for_is_seen_though_the_application_computes_first(player: Player, server_is_slow: bool) -> None:
     player.start(SetupStep("editor_open", {"path": "note.txt", "text": ""}))
     player.desktop.get("osworld", call="launch", command=["python3", "-c", SLOW_PROGRAM])
     player.wait_for(lambda shown: shown.window_title == "Slow")
+    (server,) = (pid for pid in processes_below(player.desktop.pid or 0) if _name(pid) == "Xvfb")
     for number in range(1, 6):
+        pauses = [
+            threading.Timer(0.1, os.kill, (server, signal.SIGSTOP)),  # while the application computes
+            threading.Timer(0.5, os.kill, (server, signal.SIGCONT)),
+        ]
+        for pause in pauses if server_is_slow else []:
+            pause.start()
         shown = player.do('key("a")')
+        for pause in pauses if server_is_slow else []:
+            pause.join()
         assert (shown.window_title, shown.settled_by) == (f"Done {number}", "quiet")
 
 

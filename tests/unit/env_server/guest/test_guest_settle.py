@@ -57,8 +57,14 @@ def sources(monkeypatch: pytest.MonkeyPatch) -> tuple[Source, Source]:
     return Source(), Source()
 
 
-def wait(sources: tuple[Any, Any], meanwhile: Callable[[], object], *, deadline_s: float = 30.0) -> Settled:
-    how: dict[str, Any] = {"quiet_s": _QUIET_S, "confirmed": lambda: True, "is_at_rest": lambda: True}
+def wait(
+    sources: tuple[Any, Any],
+    meanwhile: Callable[[], object] | None = None,
+    *,
+    deadline_s: float = 30.0,
+    is_at_rest: Callable[[], bool] = lambda: True,
+) -> Settled:
+    how: dict[str, Any] = {"quiet_s": _QUIET_S, "confirmed": lambda: True, "is_at_rest": is_at_rest}
     return settle(*sources, deadline_s=deadline_s, meanwhile=meanwhile, **how)
 
 
@@ -94,3 +100,18 @@ def test_nothing_is_called_after_the_deadline(sources: tuple[Source, Source]) ->
     calls: list[str] = []
     assert wait(sources, lambda: calls.append("read"), deadline_s=0.0).by == "deadline"
     assert not calls
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["screen", "accessibility"])
+def test_what_came_until_all_were_at_rest_has_to_come_to_rest_too(sources: tuple[Source, Source], which: int) -> None:
+    """An application that has sent its last request is at rest before the X server has dealt with it."""
+    looks: list[str] = []
+
+    def is_at_rest() -> bool:
+        looks.append("look")
+        sources[which].num_changes = int(len(looks) == 1)
+        return True
+
+    settled = wait(sources, is_at_rest=is_at_rest)
+    assert (settled.by, len(looks)) == ("quiet", 2)
+    assert settled.duration_s >= 2 * _QUIET_S
