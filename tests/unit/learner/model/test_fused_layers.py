@@ -13,6 +13,7 @@ from computerrl.learner.model.attention_varlen import VarlenLayout
 from computerrl.learner.model.batching import make_packs
 from computerrl.learner.model.fused import fuse
 from computerrl.learner.model.policy import Policy, load_policy
+from tests.support.tensors import assert_near
 from tests.unit.learner.model.test_attention_varlen import CPU, slow_kernel
 from tests.unit.learner.model.test_batching_packs import branching_samples
 
@@ -33,7 +34,7 @@ def test_fused_layers_give_the_outputs_and_gradients_of_the_model() -> None:
     names = fuse(fused._model, attends=True)
     assert any(name.endswith("RMSNorm") for name in names) and any(name.endswith("Attention") for name in names)
     for ours, expected in zip(outputs_and_gradients(fused), outputs_and_gradients(plain), strict=True):
-        torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-4)
+        assert_near(ours, expected, part=3e-5)
 
 
 def test_fused_layers_in_bfloat16_are_as_near_to_float32_as_the_model() -> None:
