@@ -138,6 +138,7 @@ class Calc:
                 if time.monotonic() > deadline or not self.program.running:
                     raise OfficeGone(f"the office opened no document: {self.program.log_tail()}")
                 time.sleep(0.03)
+        self._name(deadline)
         self._start = self._office.num_starts
 
     def open(self, cells: Mapping[str, str], active_cell: str, *, timeout_s: float) -> None:
@@ -167,6 +168,27 @@ class Calc:
 
         return [[cell_text(value) for value in row] for row in self._office.call(rows, timeout_s=timeout_s)]
 
+    def _name(self, deadline: float) -> None:
+        """Have the warm sheet saved as `FILE_NAME` from now on. It gets the name by being stored; what lies there stays as it was.
+
+        The office that has just started is still making its window: to store from another thread than its main one ends it.
+        """
+        place = self._folder / FILE_NAME
+        before, there = read_regular(place), self._temporary()
+        try:
+            self._office.on_main(lambda: self._warm.storeAsURL(place.as_uri(), ()), timeout_s=max(1.0, deadline - time.monotonic()))
+        finally:  # also when the office ends meanwhile
+            for left in self._temporary() - there:
+                left.unlink(missing_ok=True)
+            if before is None:
+                place.unlink(missing_ok=True)
+            else:
+                place.write_bytes(before)
+
+    def _temporary(self) -> set[Path]:
+        """Files into which the office stores a document, until they get its name."""
+        return {place for place in self._folder.glob("lu*.tmp") if place.is_file()}
+
     # --- in the worker's thread ---
 
     def _find_warm(self) -> None:
@@ -178,20 +200,7 @@ class Calc:
         document = components.nextElement()
         if document.CurrentController is None:
             return
-        self._name(document)
         self._desktop, self._warm, self._window = desktop, document, SheetWindow(self._office, document)
-
-    def _name(self, document: Any) -> None:
-        """Have it saved as `FILE_NAME` from now on. It gets the name by being stored; what lies there stays as it was."""
-        place = self._folder / FILE_NAME
-        before = read_regular(place)
-        try:
-            document.storeAsURL(place.as_uri(), ())
-        finally:  # also when the office ends meanwhile, or is not ready and asked again
-            if before is None:
-                place.unlink(missing_ok=True)
-            else:
-                place.write_bytes(before)
 
     def active(self) -> Any:
         """The workbook in front, else the warm one, None when the agent has closed that; only inside the office's calls."""
