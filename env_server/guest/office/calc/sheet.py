@@ -169,14 +169,16 @@ class Calc:
         return [[cell_text(value) for value in row] for row in self._office.call(rows, timeout_s=timeout_s)]
 
     def _name(self, deadline: float) -> None:
-        """Have the warm sheet saved as `FILE_NAME` from now on. It gets the name by being stored; what lies there stays as it was.
+        """Have the warm sheet saved as `FILE_NAME` from now on. It gets the name by being stored, and what lies there stays.
 
         The office that has just started is still making its window: to store from another thread than its main one ends it.
         """
         place = self._folder / FILE_NAME
         before, there = read_regular(place), self._temporary()
         try:
-            self._office.on_main(lambda: self._warm.storeAsURL(place.as_uri(), ()), timeout_s=max(1.0, deadline - time.monotonic()))
+            self._office.on_main(
+                lambda: self._warm.storeAsURL(place.as_uri(), ()), timeout_s=max(1.0, deadline - time.monotonic())
+            )
         finally:  # also when the office ends meanwhile
             for left in self._temporary() - there:
                 left.unlink(missing_ok=True)

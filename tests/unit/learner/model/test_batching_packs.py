@@ -14,7 +14,7 @@ from computerrl.common.config import ModelConfig, RunConfig
 from computerrl.learner.model import batching
 from computerrl.learner.model.batching import Pack, make_packs, padded_tokens
 from computerrl.learner.model.policy import Policy, load_policy
-from tests.support.tensors import assert_near
+from tests.support.data.tensors import assert_near
 from tests.support.tiers import one_in
 
 

@@ -13,7 +13,7 @@ from computerrl.learner.model.attention_varlen import VarlenLayout
 from computerrl.learner.model.batching import make_packs
 from computerrl.learner.model.fused import fuse
 from computerrl.learner.model.policy import Policy, load_policy
-from tests.support.tensors import assert_near
+from tests.support.data.tensors import assert_near
 from tests.unit.learner.model.test_attention_varlen import CPU, slow_kernel
 from tests.unit.learner.model.test_batching_packs import branching_samples
 

@@ -18,8 +18,8 @@ from computerrl.common.memory_plan import image_plan, model_size
 from computerrl.common.vision.memory import Kept, tower_shape
 from computerrl.common.vision.tower import tower_parameters
 from computerrl.learner.model.policy import load_policy
+from tests.support.data.tensors import assert_near
 from tests.support.data.vision_data import FAMILIES, WIDE, Screens, make_config, save_model
-from tests.support.tensors import assert_near
 
 
 class LiveBytes(TorchDispatchMode):

@@ -25,8 +25,8 @@ from computerrl.learner.model.batching import make_packs
 from computerrl.learner.model.policy import load_policy
 from computerrl.learner.model_store import ensure_model
 from computerrl.learner.training.trainer import Trainer
+from tests.support.data.tensors import assert_near
 from tests.support.data.trainer_data import make_step, random_groups
-from tests.support.tensors import assert_near
 
 
 @pytest.fixture(autouse=True)
