@@ -40,8 +40,9 @@ from computerrl.env_server.guest.wire import MAX_FRAME_BYTES, Wire, WireClosed, 
 
 MAX_MESSAGE_BYTES = 2 * MAX_FRAME_BYTES
 """A fact of the desktop fills at most a frame of the guest's, and is wrapped once more here."""
-START_LIMIT_S = 40.0
-"""Time until a judgement begins in seconds: the first one waits for the imports of the fork server."""
+START_LIMIT_S = 120.0
+"""Time until a judgement begins in seconds. One that follows the end of a fork server waits for the imports of the next: some
+seconds of a processor, and many times that on a host whose desktops keep all processors busy."""
 WALL_LIMIT_S = 60.0
 """The judgement's own time in seconds. Six times its processor time: on a busy host an honest one waits for its turn."""
 _NUM_TRIES = 3
@@ -97,6 +98,9 @@ _REPORT_DECODER = msgspec.json.Decoder(Report)
 class Judge(Protocol):
     """Runs evaluators."""
 
+    def start(self) -> None:
+        """Start what judgements need, without waiting: desktops leave it little of the processors later. Raises `EnvError`."""
+
     def prepare(self, task: TaskRef) -> None:
         """Make ready for a judgement of ``task``, without waiting; judging what was not prepared takes longer."""
 
@@ -114,6 +118,9 @@ def make_judge(driver: str, tasks: TasksConfig) -> Judge:
 
 class JudgeInPlace:
     """Runs evaluators in the calling thread; see `Judge`."""
+
+    def start(self) -> None:
+        """See `Judge`."""
 
     def prepare(self, task: TaskRef) -> None:
         """See `Judge`."""
@@ -146,6 +153,11 @@ class ForkedJudge:
         self._server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._closed = False
+
+    def start(self) -> None:
+        """See `Judge`."""
+        with self._lock:
+            self._living_control()
 
     def prepare(self, task: TaskRef) -> None:
         """See `Judge`."""

@@ -89,6 +89,7 @@ class DesktopService:
         self._grace_s = times.grace_s
         self._read = read
         self._judge = judge or make_judge(config.driver, tasks)
+        self._judge.start()
         self._setting = calls.TaskSetting(tasks, self._judge, untouched or Untouched(config), by_pixels)
         self._changed = threading.Condition()
         """Lock of all that follows; notified when the timer thread may have a new deadline."""

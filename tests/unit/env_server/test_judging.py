@@ -240,6 +240,17 @@ def test_fork_server_that_was_killed_is_started_anew_and_the_judgement_begun_onc
     assert len(folders()) == len(before)
 
 
+def test_fork_server_runs_from_the_start_on() -> None:
+    before = set(servers())
+    judge = ForkedJudge(TasksConfig(), limits=LIMITS, command=SERVER)
+    judge.start()
+    server = judge._server
+    assert server is not None and server.poll() is None
+    assert judged(judge, "honest").success
+    assert set(servers()) - before == {server.pid}
+    judge.close()
+
+
 @pytest.mark.parametrize("already_judged", [True, False])
 def test_fork_server_that_is_told_to_end_leaves_no_folder(already_judged: bool) -> None:
     """Nor when it is told so before its first own instruction, as when a run ends at its start."""

@@ -31,6 +31,7 @@ from computerrl.env_server.client import DesktopClient
 from computerrl.env_server.driver import DesktopDriver, TaskInstance
 from computerrl.env_server.drivers import memory
 from computerrl.env_server.drivers.scripted import ScriptedDriver
+from computerrl.env_server.judging.judge import JudgeInPlace
 from computerrl.env_server.serving.fleet import ServiceTimes
 from computerrl.env_server.serving.service import DesktopService
 
@@ -126,6 +127,21 @@ def play(client: DesktopClient) -> float:
     reward = client.evaluate(lease).reward
     client.release(lease)
     return reward
+
+
+class NotedStart(JudgeInPlace):
+    def __init__(self) -> None:
+        self.num_starts = 0
+
+    def start(self) -> None:
+        self.num_starts += 1
+
+
+def test_what_judgements_need_is_started_with_the_desktops_and_not_beside_their_work() -> None:
+    judge = NotedStart()
+    service = DesktopService(CONFIG, tasks=TasksConfig(), make=lambda index: Good(), judge=judge)
+    service.close()
+    assert judge.num_starts == 1
 
 
 def test_episode_through_messages_is_rewarded() -> None:
