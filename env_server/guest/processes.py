@@ -139,12 +139,16 @@ def living() -> frozenset[int]:
 
 
 def is_at_rest(pid: int) -> bool:
-    """Does the process' first thread wait for something? Not while it computes, is kept from computing, or is stopped."""
-    try:
-        with open(f"/proc/{pid}/task/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0] not in _BUSY
-    except OSError:  # it has ended
-        return True
+    """Do all threads of a process wait for something? Not while one computes, is kept from computing, or is stopped."""
+    return _BUSY.isdisjoint(_thread_states(pid))
+
+
+def is_application_at_rest(pid: int) -> bool:
+    """Are the process of a window and its helpers at rest? A browser has others lay out its pages and draw them."""
+    table = _table()
+    file = table[pid].file if pid in table else ""
+    helpers = {other for other, seen in table.items() if file and seen.file == file and _is_below(other, pid, table)}
+    return all(map(is_at_rest, {pid, *helpers}))
 
 
 def foreign_files() -> list[str]:
@@ -249,11 +253,15 @@ def held_still() -> Iterator[None]:
 
 def _stands_still(pid: int) -> bool:
     """Have all its threads stopped, or ended?"""
+    return _thread_states(pid) <= frozenset("TtZX")
+
+
+def _thread_states(pid: int) -> set[str]:
+    """States of proc(5); none of a process that has ended."""
     try:
-        threads = os.listdir(f"/proc/{pid}/task")
+        return {_state_of(pid, thread) for thread in os.listdir(f"/proc/{pid}/task")}
     except FileNotFoundError:
-        return True
-    return all(_state_of(pid, thread) in "TtZX" for thread in threads)
+        return set()
 
 
 def _state_of(pid: int, thread: str) -> str:
@@ -267,14 +275,14 @@ def _state_of(pid: int, thread: str) -> str:
 def _others() -> set[int]:
     table = _table()
     found = {pid for pid, seen in table.items() if not seen.is_dead and (pid, seen.start_time) not in _SERVICES}
-    return {pid for pid in found if pid != os.getpid() and _is_below(pid, table)}
+    return {pid for pid in found if pid != os.getpid() and _is_below(pid, os.getpid(), table)}
 
 
-def _is_below(pid: int, table: Mapping[int, Seen]) -> bool:
-    """Does it descend from this process?"""
-    while pid in table and pid != os.getpid():
+def _is_below(pid: int, ancestor: int, table: Mapping[int, Seen]) -> bool:
+    """Does it descend from ``ancestor``, or is it that?"""
+    while pid in table and pid != ancestor:
         pid = table[pid].parent
-    return pid == os.getpid()
+    return pid == ancestor
 
 
 def _strays(table: Mapping[int, Seen]) -> set[int]:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..processes import is_at_rest
+from ..processes import is_application_at_rest, is_at_rest
 from .windows import left
 
 if TYPE_CHECKING:
@@ -110,12 +110,7 @@ class Settler:
         if flush is not None:
             pending.add("flush")
         # In the order in which one hands on to the next what it has done: the one that is at rest has passed all of it on.
-        busy_ones = [
-            *([window.pid] if window else []),
-            self._x_server_pid,
-            self._window_manager_pid,
-            self._x_server_pid,
-        ]
+        services = (self._x_server_pid, self._window_manager_pid, self._x_server_pid)
 
         def confirmed() -> bool:
             if ping is not None and "ping" in pending and manager.answered(ping):
@@ -130,7 +125,7 @@ class Settler:
             quiet_s=calm * self._quiet_s,
             deadline_s=left(deadline),
             confirmed=confirmed,
-            is_at_rest=lambda: all(map(is_at_rest, busy_ones)),
+            is_at_rest=lambda: (window is None or is_application_at_rest(window.pid)) and all(map(is_at_rest, services)),
             extra_fd=self._chromium.fileno() if flush is not None else None,
             meanwhile=meanwhile,
         )

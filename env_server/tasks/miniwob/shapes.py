@@ -8,7 +8,7 @@ import re
 from PIL import ImageColor
 
 from computerrl.common.messages import Action
-from computerrl.env_server.tasks.miniwob.scene import ENTRY, Demonstrator, Scene, Shape, click_at, key, write
+from computerrl.env_server.tasks.miniwob.scene import ENTRY, Demonstrator, NotShown, Scene, Shape, click_at, key, write
 
 _DRAWN = {"text": "", "rect": "rectangle", "circle": "circle", "polygon": "triangle"}
 """SVG tags of the pages' shapes."""
@@ -175,11 +175,33 @@ def _pick_color(scene: Scene) -> Action:
 
 
 def _pie(scene: Scene) -> Action:
-    text = scene.said(r'Expand the pie menu below and click on the item labeled "(.)"\.')[0]
-    if scene.step:
-        slices = [shape for shape in scene.shapes if shape.text == text and shape.tag == "tspan"]
-        return click_at(slices[-1].x, slices[-1].y)
-    middle = scene.shape(lambda shape: shape.tag == "tspan" and shape.text == "+")
+    return _pie_slice(scene) if scene.step else _pie_middle(scene)
+
+
+def _flying_pie(scene: Scene) -> Action:
+    """Slices are clicked when they have come to rest: until then they move away from where they were seen. The first one is
+    clicked while it moves: at rest it takes no click, because the page puts it in front anew whenever the pointer is on it."""
+    moves = scene.observation.settled_by == "deadline"
+    label = _pie_label(scene)
+    is_first = any(shape.id.endswith("-title-0") and shape.text == label for shape in scene.shapes)
+    if scene.step and moves == is_first:
+        return _pie_slice(scene)
+    if moves:
+        raise NotShown("the slices of the menu still move")
+    return _pie_middle(scene)
+
+
+def _pie_label(scene: Scene) -> str:
+    return scene.said(r'Expand the pie menu below and click on the item labeled "(.)"\.')[0]
+
+
+def _pie_slice(scene: Scene) -> Action:
+    label = scene.shape(lambda shape: shape.tag == "tspan" and shape.text == _pie_label(scene))
+    return click_at(label.x, label.y)
+
+
+def _pie_middle(scene: Scene) -> Action:
+    middle = scene.shape(lambda shape: shape.id.endswith("-spreader"))
     return click_at(middle.x, middle.y)
 
 
@@ -198,6 +220,6 @@ DEMONSTRATORS: dict[str, Demonstrator] = {
     "find-greatest": _greatest_card,
     "use-colorwheel": _pick_color,
     "use-colorwheel-2": _pick_color,
-    "click-pie": _pie,
+    "click-pie": _flying_pie,
     "click-pie-nodelay": _pie,
 }
