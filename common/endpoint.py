@@ -33,6 +33,7 @@ from typing import Any
 from computerrl.common.chat import ChatReply, ChatRequest, ChatTurn, read_reply
 from computerrl.common.config import EndpointConfig
 from computerrl.common.errors import ConfigError, EndpointBusy, EndpointRefused, PeerTimeout, Problem
+from computerrl.common.log import on_one_line
 from computerrl.common.wire.addresses import is_own
 
 FIELD = "actor.endpoint"
@@ -243,8 +244,7 @@ class Endpoint:
 
     def _quoted(self, said: str) -> str:
         """The beginning of what a server ``said``, on one line, without what a terminal would obey, and without the key."""
-        text = said if self._key is None else said.replace(self._key, "(the key)")
-        text = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in " ".join(text.split()))
+        text = on_one_line(said if self._key is None else said.replace(self._key, "(the key)"))
         return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
 
 

@@ -54,6 +54,11 @@ def configure(*, json_file: Path | None = None, as_json: bool = False, level: st
     )
 
 
+def on_one_line(text: str) -> str:
+    """What a server or a desktop says, for a message to people: without line breaks, and without what a terminal would obey."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in " ".join(text.split()))
+
+
 def _stamp(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
     """Add the date by the clock of all records: a trace lays lines of logs beside them."""
     event["timestamp"] = datetime.fromtimestamp(unix_now(), UTC).isoformat().replace("+00:00", "Z")

@@ -150,9 +150,7 @@ def family_names(config: RunConfig) -> tuple[str, ...]:
         for name in sorted(recipe.demos_of_family.keys() - known.keys())
     ]
     for name in names:
-        lacking = possible[name].apps & _ONLY_IN_FULL if name in possible else frozenset()
-        if lacking and driver == "apptainer" and config.desktop.image == "core":
-            reason = f"{name!r} is played in {', '.join(sorted(lacking))}, which image core lacks"
+        if name in possible and (reason := lacking_in_image(possible[name], config.desktop)):
             problems.append(Problem("desktop.image", reason, "make setup IMAGE=full, then set desktop.image: full"))
         number = recipe.demos_of_family.get(name, recipe.demos_per_family)
         if name in possible and number > 0 and not possible[name].has_demonstrator:
@@ -164,6 +162,14 @@ def family_names(config: RunConfig) -> tuple[str, ...]:
     if problems:
         raise ConfigError(problems)
     return names
+
+
+def lacking_in_image(family: Family, desktop: DesktopConfig) -> str:
+    """The reason why ``family`` cannot be played in the desktop's image; empty when it can."""
+    lacking = family.apps & _ONLY_IN_FULL
+    if not lacking or desktop.driver != "apptainer" or desktop.image != "core":
+        return ""
+    return f"{family.name!r} is played in {', '.join(sorted(lacking))}, which image core lacks"
 
 
 def needed_desktop(config: RunConfig) -> DesktopConfig:

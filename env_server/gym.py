@@ -40,7 +40,7 @@ from computerrl.common.actions import (
 from computerrl.common.actions.screen_text import app_line, cut, element_rows
 from computerrl.common.config import DesktopConfig, PromptConfig, TasksConfig
 from computerrl.common.messages import Action, Evaluation, Observation, Split, TaskRef
-from computerrl.env_server.client import with_needed_apps
+from computerrl.env_server.client import lacking_in_image, with_needed_apps
 from computerrl.env_server.driver import LiveDesktop, TaskInstance
 from computerrl.env_server.drivers import make_driver
 from computerrl.env_server.judging.judge import Judge, make_judge
@@ -208,13 +208,13 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], str]):
             log.get_logger().warning(
                 "instruction.cut", task=family, num_chars=len(self._instruction), max_chars=MAX_INSTRUCTION_CHARS
             )
-        return self._seen(driver), self._info("", None)
+        return self._seen(driver), self._info("", "", None)
 
     def step(self, action: str) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Do ``action``; see the class."""
         if self._instance is None or self._driver is None or self._judge is None:
             raise ResetNeeded("call reset() first: the episode has ended, or none was begun")
-        error, terminated, failed = "", False, False
+        said, error, terminated, failed = "", "", False, False
         try:
             parsed = parse_action(_text_of(action))
         except ActionSyntaxError as problem:
@@ -225,6 +225,7 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], str]):
             else:
                 result = self._driver.step(parsed)
                 self._observation, error, terminated = result.observation, result.action_error, result.finished
+                said = self._observation.result
         self._num_steps += 1
         truncated = not terminated and self._num_steps >= self._max_steps
         verdict: Evaluation | None = None
@@ -235,7 +236,7 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], str]):
                 verdict = Evaluation(reward=0.0, success=False, detail="given up")
             self._instance = None
         reward = verdict.reward if verdict else 0.0
-        return self._seen(self._driver), reward, terminated, truncated, self._info(error, verdict)
+        return self._seen(self._driver), reward, terminated, truncated, self._info(said, error, verdict)
 
     def render(self) -> np.ndarray | None:
         """The screen in mode `rgb_array`, otherwise nothing."""
@@ -288,6 +289,8 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], str]):
             step = f"`computerrl tasks list` lists them all, for example {', '.join(possible[:_NUM_EXAMPLES])}"
             reason = f"no task family {name!r} for driver {self._config.driver!r}: {advice(name, self._tasks)}"
             raise ValueError(f"{reason}\n    -> {step}")
+        if reason := lacking_in_image(FAMILIES[name], self._config):
+            raise ValueError(f"{reason}\n    -> make setup IMAGE=full, then make the environment with image='full'")
         return name
 
     def _draw(self, family: str) -> TaskRef:
@@ -309,14 +312,14 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], str]):
             "instruction": self._texts["instruction"].fit(cut(self._instruction, MAX_INSTRUCTION_CHARS)),
         }
 
-    def _info(self, error: str, verdict: Evaluation | None) -> dict[str, Any]:
+    def _info(self, said: str, error: str, verdict: Evaluation | None) -> dict[str, Any]:
         seen: Observation = self._observation
         return {
             "task": self._task.family,
             "task_seed": self._task.seed,
             "app": seen.app,
             "action_error": error,
-            "result": seen.result,
+            "result": said,
             "settled_by": seen.settled_by,
             "success": bool(verdict and verdict.success),
             "detail": verdict.detail if verdict else "",

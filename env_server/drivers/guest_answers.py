@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from computerrl.common.errors import DesktopBroken
+from computerrl.common.log import on_one_line
 from computerrl.common.messages import SettledBy
 from computerrl.env_server.drivers.containment import Findings
 from computerrl.env_server.drivers.observation import TreeNode
@@ -63,7 +64,8 @@ class GuestAnswer(msgspec.Struct, forbid_unknown_fields=True):
     result: str = ""
 
     def __post_init__(self) -> None:
-        self.message, self.action_error = self.message[:MAX_MESSAGE_CHARS], self.action_error[:MAX_MESSAGE_CHARS]
+        self.message = on_one_line(self.message[:MAX_MESSAGE_CHARS])  # terminals show it
+        self.action_error = self.action_error[:MAX_MESSAGE_CHARS]
         self.app, self.title = self.app[:MAX_TITLE_CHARS], self.title[:MAX_TITLE_CHARS]
         self.result = self.result[:MAX_RESULT_CHARS]
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from computerrl.common import lifecycle
 from computerrl.common.config import DesktopConfig
 from computerrl.common.errors import DesktopBroken, HostBroken, TaskFailed
+from computerrl.common.log import on_one_line
 from computerrl.env_server.drivers import guest_answers
 from computerrl.env_server.drivers.containment import Findings
 from computerrl.env_server.drivers.guest_answers import GuestAnswer
@@ -174,7 +175,7 @@ class GuestProcess:
         explained = launcher.explain(tail)
         if explained:
             return HostBroken(explained)
-        last = " | ".join(tail.strip().splitlines()[-4:])
+        last = on_one_line(" | ".join(tail.strip().splitlines()[-4:]))
         return DesktopBroken(f"desktop {self._index} did not start: {reason}; {last} (log: {self._log.path})")
 
     # --- requests

@@ -23,7 +23,8 @@ from .apps.on_demand import Surroundings
 from .apps.warm import WarmApps
 from .faults import DesktopError, Refused, TaskError
 from .files.folder import AgentFolder, FileActionError
-from .office.process import DocumentError
+from .office.calc.sheet import empty_cells
+from .office.process import DocumentError, OfficeGone
 from .openers import Openers
 from .osworld.calls import OsworldCalls
 from .reading.controls import Controls
@@ -31,7 +32,7 @@ from .reading.reader import TreeReader
 from .screen.chords import UnknownKey
 from .screen.gui import Gui
 from .screen.settle import Settled, Settler
-from .screen.windows import SHOW_LIMIT_S, NotInFront, Windows, left
+from .screen.windows import APP_FAILURES, SHOW_LIMIT_S, NotInFront, Windows, left
 from .session import Places, Session
 from .task_start import TaskStart
 from .traces import Traces
@@ -42,10 +43,17 @@ from .wire import Wire
 _NO_SETTLING = Settled("none", 0.0)
 _FRONT_LIMIT_S = 2.0
 """Time for an application to come to the front, when a tool of its own presses keys in it."""
+_LOOK_S = 1.5
+"""Time that a tool leaves for looking at the desktop after it: it may have failed by its deadline."""
 _POPUP_LIMIT_S = 0.2
 """Time for a menu to close."""
 _FILE_FACTS = frozenset({"file_bytes", "file_text", "folder_listing"})
-_FACTS_OF_APPS = _FILE_FACTS | {"calc_cells", "editor_text"}
+_NOTHING: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
+    "calc_cells": lambda args: empty_cells(args["range"]),
+    "editor_text": lambda args: "",
+}
+"""Facts of warm applications, and what they are of one that is closed, or busy with what the agent gave it."""
+_FACTS_OF_APPS = _FILE_FACTS | _NOTHING.keys()
 
 
 class Desktop:
@@ -100,6 +108,8 @@ class Desktop:
         self._gui = Gui(self._screen, windows, settler, locked=apps.chromium, open_terminal=launcher.terminal_shortcut)
         self._api = Api(apps, openers, launcher, windows, self._screen.input, self._folder)
         self._osworld = OsworldCalls(session, apps, openers, launcher, settler, self._view, folder=places.agent)
+        self._used_s: dict[str, tuple[int, float]] = {}
+        """Of each warm application, how often it had been started before the last action, and the processor time it had used."""
         self._finishes_itself = False
         """Does the task end when its page has given its verdict?"""
 
@@ -196,19 +206,36 @@ class Desktop:
         self._warm.note()
         self._finishes_itself = self._apps.open == ["chromium"]
         self._view.forget()
+        self._note_processor_time()
 
     # --- actions and observations ---
 
     def act(self, name: str, args: Mapping[str, Any], *, deadline: float) -> str:
-        """Do one action; returns an API call's result. Raises `Refused`."""
+        """Do one action; returns an API call's result. Raises `Refused`, also when the agent keeps an application busy."""
+        self._note_processor_time()
         try:
             if "." in name:
-                return self._api.call(name, args, deadline)
+                return self._api.call(name, args, deadline - _LOOK_S)
             if name != "wait":
                 self._warm.note_input(self._view.front)
             return self._gui.act(name, args)
         except (FileActionError, DocumentError, UnknownKey, NotInFront) as error:
             raise Refused(str(error)) from error  # a window that an agent has opened may hold the focus; the desktop is whole
+        except APP_FAILURES as error:
+            if not (busy := self._busy_app()):
+                raise
+            raise Refused(f"{busy} is still busy with what it was given: wait, and try again") from error
+
+    def _note_processor_time(self) -> None:
+        self._used_s = {app.name: (app.program.num_starts, app.program.processor_s) for app in self._apps.warm}
+
+    def _busy_app(self) -> str:
+        """Name of an application that is busy with what the agent has given it; empty: none is, others keep it from answering."""
+        for app in self._apps.warm:
+            num_starts, used_s = self._used_s[app.name]
+            if app.program.processor_s - (used_s if app.program.num_starts == num_starts else 0.0) >= processes.BUSY_S:
+                return app.name
+        return ""
 
     def settle(self) -> Settled:
         """Wait until the last action's effects are on screen."""
@@ -233,7 +260,12 @@ class Desktop:
         if is_office_file or (kind in _FACTS_OF_APPS and self._view.may_lag):
             self._view.settle_for_judging(deadline)
         if is_office_file:
-            apps.documents.finish(timeout_s=left(deadline))
+            try:
+                apps.documents.finish(timeout_s=left(deadline))
+            except OfficeGone:
+                if not self._busy_app():
+                    raise
+                # What it has not saved by now is not there.
         facts: dict[str, Callable[[], Any]] = {
             "web_page": lambda: apps.chromium.page.state(timeout_s=left(deadline)),
             "web_shapes": lambda: apps.chromium.page.shapes(timeout_s=left(deadline)),
@@ -254,6 +286,10 @@ class Desktop:
             return facts[kind]()
         except (FileActionError, PageError, DocumentError, KeyError, Refused) as error:
             raise TaskError(f"{kind}: {error}") from error
+        except APP_FAILURES:
+            if kind not in _NOTHING or not self._busy_app():
+                raise
+            return _NOTHING[kind](args)
 
     def _editor_text(self) -> str:
         self._apps.require_open("editor")

@@ -29,6 +29,9 @@ Standing = tuple[str, frozenset[tuple[object, ...]]]
 """What other programs of the same user may change of a process: its limits, and how its threads are scheduled."""
 _SERVICES: dict[tuple[int, str], Standing] = {}
 """Process id and start time of each process that lives as long as the desktop -> its standing when the desktop was ready."""
+BUSY_S = 1.0
+"""A program that used so much processor time while it was waited for, in seconds, is busy with what it was given, and not kept
+from it by others: what honest tasks ask takes a tenth of that."""
 _FIRST = 1
 """Process id of the first process of a container, below which everything of a desktop runs."""
 _OF_APPLICATIONS = ("/usr/lib/chromium/", "/usr/lib/gimp/", "/usr/lib/libreoffice/", "/usr/lib/thunderbird/", "/usr/lib/vlc/")
@@ -385,6 +388,16 @@ class Program:
     def running(self) -> bool:
         """Started and not dead (reaps it when it is)."""
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def processor_s(self) -> float:
+        """Processor time in seconds that its process has used; 0 before the first start, and once it has ended."""
+        try:
+            with open(f"/proc/{self.pid}/stat", encoding="utf-8", errors="replace") as file:
+                fields = file.read().rpartition(")")[2].split()
+        except OSError:
+            return 0.0
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # proc_pid_stat(5): utime, stime
 
     def start(self, arguments: Sequence[str] = (), *, pass_fds: Sequence[int] = (), stdout: int | None = None) -> None:
         """Start it in a process group of its own, so that its children can be ended with it; ``arguments`` come after its own.

@@ -5,6 +5,7 @@ The office counts a billion accessible cells below a sheet, so the tree is read 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 from ..office.calc.sheet import Calc, SheetView, column_name
@@ -41,7 +42,7 @@ class SheetTree:
     ) -> list[Node]:
         """The nodes of the office's process ``pid``; ``read_around`` reads all but the cells."""
         try:
-            view = self._calc.view(timeout_s=_VIEW_LIMIT_S)
+            view = self._calc.view(timeout_s=min(_VIEW_LIMIT_S, max(0.0, deadline - time.monotonic())))
         except OfficeGone:
             view = None  # the agent closed the document, or a dialog blocks it: the screen is shown without cells
         # Every sheet has an accessible table of its own.

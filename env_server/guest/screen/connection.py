@@ -34,7 +34,8 @@ class Connection:
         self._listeners: list[Callable[[Any], bool]] = []
         self._has_changed = False
         """Has the screen changed, or have the windows, since `pump` returned last?"""
-        self.root.change_attributes(event_mask=X.PropertyChangeMask | X.SubstructureNotifyMask)
+        # Answers to pings are sent to the window manager, by Qt's programs so that StructureNotify brings them here as well.
+        self.root.change_attributes(event_mask=X.PropertyChangeMask | X.SubstructureNotifyMask | X.StructureNotifyMask)
         self.display.damage_query_version()
         self._damage = self.root.damage_create(damage.DamageReportNonEmpty)
         self.display.sync()

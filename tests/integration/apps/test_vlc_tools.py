@@ -130,3 +130,10 @@ def test_bad_arguments_are_refused_with_the_reason(player: Player, text: str, wo
     if player.desktop.observe().app != "vlc" or player.ask("vlc.get_playlist()") != "the playlist is empty":
         player.start(SetupStep("open_app", {"app": "vlc"}))
     assert words in player.refusal(text)
+
+
+def test_player_confirms_that_it_has_taken_its_input(player: Player) -> None:
+    player.start(FILES)
+    player.do('apps.open("vlc")')
+    player.wait_for(lambda shown: shown.settled_by == "quiet")
+    assert {player.do("wait()").settled_by for _ in range(3)} == {"quiet"}

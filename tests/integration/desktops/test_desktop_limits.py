@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from computerrl.common.actions import parse_action
 from computerrl.common.config import DesktopConfig, TasksConfig
 from computerrl.common.errors import DesktopBroken, EnvError, LeaseRefused
 from computerrl.common.messages import Action, TaskRef
@@ -18,6 +19,7 @@ from computerrl.env_server.drivers import make_driver
 from computerrl.env_server.drivers.memory import excess, network_mb, processes_below, pss_mb
 from computerrl.env_server.drivers.screenshots import ScreenshotStore
 from computerrl.env_server.serving.service import DesktopService
+from computerrl.env_server.tasks import FAMILIES
 from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
 from tests.support.desktops import Player, open_desktop
 
@@ -153,3 +155,34 @@ def test_memory_hog_costs_its_desktop_and_the_next_one_works(tmp_path: Path) -> 
     with pytest.raises(EnvError):
         made[-1].observe()
     assert os.listdir(tmp_path / "logs")
+
+
+FAR = 'calc.set_cell("XFD1048576", 1)'
+"""The office writes all rows up to the last filled one: some ten seconds of processor time."""
+LONG_LINE = "head -c 40000000 /dev/zero | tr '\\0' a > long.txt"
+
+
+@pytest.mark.parametrize("save", ["calc.save()", pytest.param('key("ctrl+s")', marks=pytest.mark.release)])
+def test_office_that_an_agent_keeps_busy_is_the_agent_s_affair(tmp_path: Path, save: str) -> None:
+    task = FAMILIES["forge-calc-column-total"].make(1)
+    with open_desktop(tmp_path, DesktopConfig(apps=("calc",), step_deadline_s=8.0)) as desktop:
+        desktop.reset(task)
+        for action in (FAR, save):
+            step = desktop.step(parse_action(action))
+        assert step.observation.app == "calc" and ("still busy" in step.action_error) == (save == "calc.save()")
+        # An episode that ends meanwhile is judged by what is there.
+        assert not task.evaluate(desktop.get).success
+        _, seen = desktop.reset(task)
+        assert seen.app == "calc" and not desktop.step(parse_action("calc.save()")).action_error
+
+
+@pytest.mark.release
+def test_editor_that_an_agent_keeps_busy_is_the_agent_s_affair(tmp_path: Path) -> None:
+    with open_desktop(tmp_path, DesktopConfig(apps=("editor",), step_deadline_s=20.0)) as desktop:
+        player = Player(desktop)
+        player.start(SetupStep("editor_open", {"path": "note.txt", "text": "word"}))
+        CalledDesktop(desktop.get).run(LONG_LINE, timeout_s=60.0)
+        assert "still busy" in desktop.step(parse_action('files.open("long.txt")')).action_error
+        assert desktop.get("editor_text") == ""
+        player.start(SetupStep("editor_open", {"path": "note.txt", "text": "word"}))
+        assert desktop.get("editor_text") == "word"

@@ -86,6 +86,12 @@ def test_saying_that_it_cannot_be_done_is_never_rewarded(env: DesktopEnv) -> Non
     assert (reward, terminated, info["success"], info["detail"]) == (0.0, True, False, "given up")
 
 
+def test_result_is_the_last_action_s_own(env: DesktopEnv) -> None:
+    env.reset(options={"task": "files-rename"})
+    assert env.step("files.list()")[-1]["result"]
+    assert [env.step(action)[-1]["result"] for action in ("garbage(", "done()")] == ["", ""]
+
+
 @pytest.mark.parametrize("action", ["nonsense", "", "click(999)", "__import__('os')", None, b"click(1)", 5, ["click(1)"]])
 def test_action_that_cannot_be_done_is_explained_and_counts(env: DesktopEnv, action: Any) -> None:
     first, _ = env.reset(seed=1)
@@ -124,6 +130,11 @@ def test_reset_wrong_options_say_what_there_is(env: DesktopEnv, options: dict[st
 def test_make_wrong_arguments_are_refused_before_anything_starts(values: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         DesktopEnv(**{"driver": "scripted", **values})
+
+
+def test_family_whose_application_the_image_lacks_is_refused_before_anything_starts() -> None:
+    with pytest.raises(ValueError, match="played in impress, which image core lacks"):
+        DesktopEnv("forge-impress-type-title")
 
 
 def test_samples_are_actions_and_follow_the_seed() -> None:

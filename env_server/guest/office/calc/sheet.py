@@ -153,18 +153,11 @@ class Calc:
 
     def read(self, cells: str, *, timeout_s: float) -> list[list[str]]:
         """Cell texts of a range such as ``A1:C9``, row by row; all empty in a workbook that the agent has closed."""
-        first, _, last = cells.partition(":")
-        top, left = cell_index(first)
-        bottom, right = cell_index(last or first)
-        top, bottom, left, right = min(top, bottom), max(top, bottom), min(left, right), max(left, right)
-        if (bottom - top + 1) * (right - left + 1) > 100_000:
-            raise DocumentError(f"{cells} has too many cells")
-        area = (left, top, right, bottom)
-        width, height = right - left + 1, bottom - top + 1
+        left, top, right, bottom = _area(cells)
 
         def rows() -> Sequence[Sequence[object]]:
             sheet = self._sheet()
-            return [[""] * width] * height if sheet is None else sheet.getCellRangeByPosition(*area).getDataArray()
+            return empty_cells(cells) if sheet is None else sheet.getCellRangeByPosition(left, top, right, bottom).getDataArray()
 
         return [[cell_text(value) for value in row] for row in self._office.call(rows, timeout_s=timeout_s)]
 
@@ -298,6 +291,22 @@ class Calc:
             layout=(*visible, corner.X, corner.Y, controller.ZoomValue, sheet.Name),
             surroundings=(sheet.Name, *area_on_screen(controller)),
         )
+
+
+def empty_cells(cells: str) -> list[list[str]]:
+    """What `Calc.read` gives of a range where nothing is."""
+    left, top, right, bottom = _area(cells)
+    return [[""] * (right - left + 1)] * (bottom - top + 1)
+
+
+def _area(cells: str) -> tuple[int, int, int, int]:
+    """First and last column and row of a range, as left, top, right and bottom. Raises `DocumentError`."""
+    first, _, last = cells.partition(":")
+    (top, left), (bottom, right) = cell_index(first), cell_index(last or first)
+    top, bottom, left, right = min(top, bottom), max(top, bottom), min(left, right), max(left, right)
+    if (bottom - top + 1) * (right - left + 1) > 100_000:
+        raise DocumentError(f"{cells} has too many cells")
+    return left, top, right, bottom
 
 
 def _forget_ranges(document: Any) -> None:
