@@ -31,7 +31,7 @@ _SERVICES: dict[tuple[int, str], Standing] = {}
 """Process id and start time of each process that lives as long as the desktop -> its standing when the desktop was ready."""
 BUSY_S = 1.0
 """A program that used so much processor time while it was waited for, in seconds, is busy with what it was given, and not kept
-from it by others: what honest tasks ask takes a tenth of that."""
+from it by others: what honest tasks ask takes a fraction of that."""
 _FIRST = 1
 """Process id of the first process of a container, below which everything of a desktop runs."""
 _OF_APPLICATIONS = ("/usr/lib/chromium/", "/usr/lib/gimp/", "/usr/lib/libreoffice/", "/usr/lib/thunderbird/", "/usr/lib/vlc/")
