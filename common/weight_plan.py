@@ -161,24 +161,27 @@ def plan_buckets(specs: Sequence[TensorSpec], *, bucket_bytes: int = BUCKET_BYTE
 
 
 def check_probe(expected: Sequence[float] | np.ndarray, found: Sequence[float] | np.ndarray, *, dtype: str) -> float:
-    """Mean absolute difference of an engine's log-probs of `PROBE_TOKENS` and the learner's, without the largest quarter. Raises
-    `WeightError` when it is more than the rounding of ``dtype``.
-
-    Where attention is undecided between two tokens, rounding decides, and a single log-prob may differ by many nats. An engine
-    with a start token scores one token more; the last ones are the same in both.
-    """
+    """`probe_difference` of an engine's log-probs of `PROBE_TOKENS` and the learner's. Raises `WeightError` when it is more than
+    the rounding of ``dtype``. An engine with a start token scores one token more; the last ones are the same in both."""
     count = min(len(expected), len(found))
     if count == 0:
         raise WeightError(f"no probe log-probs to compare (learner {len(expected)}, engine {len(found)})")
-    pairs = zip(expected[-count:], found[-count:], strict=True)
-    differences = [abs(float(ours) - float(theirs)) for ours, theirs in pairs]
-    if all(map(math.isfinite, differences)):
-        differences = sorted(differences)[: count - count // 4]
-    difference = sum(differences) / len(differences)
+    difference = probe_difference(expected[-count:], found[-count:])
     if not difference <= PROBE_TOLERANCE[dtype]:
         what = f"{difference:.3f} (mean of the smaller three quarters; at most {PROBE_TOLERANCE[dtype]})"
         raise WeightError(f"the engine's probe log-probs differ from the learner's by {what}")
     return difference
+
+
+def probe_difference(expected: Sequence[float] | np.ndarray, found: Sequence[float] | np.ndarray) -> float:
+    """Mean absolute difference of equally many log-probs, without the largest quarter; no number where one of them is none.
+
+    Where attention is undecided between two tokens, rounding decides, and a single log-prob may differ by many nats.
+    """
+    differences = [abs(float(ours) - float(theirs)) for ours, theirs in zip(expected, found, strict=True)]
+    if all(map(math.isfinite, differences)):
+        differences = sorted(differences)[: len(differences) - len(differences) // 4]
+    return sum(differences) / len(differences)
 
 
 def checksum(data: Any) -> int:

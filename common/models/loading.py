@@ -17,14 +17,14 @@ _NEXT_STEP = "look whether this version of the library knows the architecture, o
 
 @contextlib.contextmanager
 def refusing_model(library: str, folder: Path, *, next_step: str = _NEXT_STEP) -> Iterator[None]:
-    """Around the library's call that loads ``folder``. Raises `ConfigError` for what it refuses; ImportError, RuntimeError and
-    MemoryError, which are no fault of the model (memory that runs out), pass."""
+    """Around the library's calls that load ``folder`` and first run what they loaded. Raises `ConfigError` for what it refuses;
+    ImportError, RuntimeError and MemoryError, which are no fault of the model (memory that runs out), pass."""
     try:
         yield
     except (ImportError, RuntimeError, MemoryError, ConfigError):
         raise
     except Exception as error:  # Libraries refuse a model with errors of many classes, their own among them.
-        reason = f"{library} cannot load {str(folder)!r}: {type(error).__name__}: {error}"
+        reason = f"{library} cannot run {str(folder)!r}: {type(error).__name__}: {error}"
         raise ConfigError([Problem("model.name", reason, next_step)]) from error
 
 

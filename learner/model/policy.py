@@ -27,9 +27,10 @@ from computerrl.common.config import LoraConfig, RunConfig
 from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.memory_plan import Recomputation, card_room_mb, choose_recomputation, host_room_mb, ranks_per_node
 from computerrl.common.messages import Step
+from computerrl.common.models.folder import has_vision_tower
 from computerrl.common.models.loading import load_whole, refusing_model
 from computerrl.common.vision.tower import Features, tower_parameters
-from computerrl.common.weight_plan import probe_tokens
+from computerrl.common.weight_plan import probe_difference, probe_tokens
 from computerrl.learner.model.attention import ATTENTION
 from computerrl.learner.model.batching import Pack, make_packs
 from computerrl.learner.model.fused import fuse
@@ -42,7 +43,7 @@ from computerrl.learner.model.vision import Vision, auto_class, load_vision
 from computerrl.learner.model_store import ensure_model
 
 _PROBE_TOLERANCE = {torch.bfloat16: 0.15, torch.float32: 2e-3}
-"""Mean absolute log-prob difference to the model's own forward pass that rounding explains."""
+"""`probe_difference` to the model's own forward pass that rounding explains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,21 +301,25 @@ def load_policy(config: RunConfig, *, make: Callable[..., Policy] = Policy, rank
     transformers.utils.logging.disable_progress_bar()
     dtype = torch.bfloat16 if config.model.dtype == "bfloat16" else torch.float32
     step = "use a folder written by save_pretrained() of a causal language model, with or without a vision tower"
+    # A vision tower attends here as it always will: rounding alone makes other features of one image, and a sharp model other
+    # log-probs of these.
+    attention = {"text_config": "eager", "vision_config": "sdpa"} if has_vision_tower(folder) else "eager"
     with refusing_model("transformers", folder, next_step=step):
-        model = load_whole(auto_class(folder).from_pretrained, folder, dtype=dtype, attn_implementation="eager")
-    model = (model.to(device) if make is Policy else model).eval()
-    expected = _own_logprobs(model)
+        model = load_whole(auto_class(folder).from_pretrained, folder, dtype=dtype, attn_implementation=attention)
+        model = (model.to(device) if make is Policy else model).eval()
+        expected = _own_logprobs(model)
     if not np.isfinite(expected).all():
         step = "copy the model folder again, or use one whose training did not diverge"
         raise ConfigError([Problem("model.name", f"{str(folder)!r} computes log-probs that are no numbers", step)])
     vision = load_vision(model, config, folder=folder, recompute=recomputation == "full")
-    expected_after_image = None if vision is None else vision.probe.own_logprobs(model)
+    with refusing_model("transformers", folder, next_step="copy config.json and all weight files of the same model"):
+        expected_after_image = None if vision is None else vision.probe.own_logprobs(model)
     lora = config.learner.lora
     if lora is not None:
         num_layers, num_trained = len(model.get_decoder().layers), config.model.trainable_top_layers
         first = 0 if num_trained is None else max(0, num_layers - num_trained)
         add_adapters(model, lora, first_layer=first, seed=config.seed)
-    # A vision tower attends as it always does: nothing of it is packed.
+    # Nothing of a vision tower is packed.
     model.set_attn_implementation(ATTENTION if vision is None else {"text_config": ATTENTION, "vision_config": "sdpa"})
     if device.type == "cuda":
         fuse(model, attends=vision is None)
@@ -328,10 +333,9 @@ def load_policy(config: RunConfig, *, make: Callable[..., Policy] = Policy, rank
             vision=vision,
             float32_head=config.model.head_dtype == "float32",
         )
-        difference = float(np.abs(policy.fork_logprobs() - expected).mean())
+        difference = probe_difference(expected, policy.fork_logprobs())
         if expected_after_image is not None:
-            after_image = float(np.abs(policy.probe_logprobs() - expected_after_image).mean())
-            difference = max(difference, after_image)
+            difference = max(difference, probe_difference(expected_after_image, policy.probe_logprobs()))
     except (AttributeError, TypeError) as error:
         raise _unsupported(model, f"its decoder cannot be run layer by layer ({error})") from error
     if not difference < _PROBE_TOLERANCE[dtype]:

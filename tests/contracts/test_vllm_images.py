@@ -29,12 +29,11 @@ from computerrl.learner.model.policy import load_policy
 from computerrl.learner.supervised.pool import pack_run
 from computerrl.learner.training.trainer import Trainer
 from tests.contracts.test_engine_contract import schedule_asynchronously
-from tests.support.data.image_prompts import make_folder
+from tests.support.data.image_prompts import VLLM_TEXT, make_folder
 from tests.support.data.vision_data import TALL, WIDE, Screens, make_batch, make_config, own_logprobs, own_model
 
 VARIABLE = "COMPUTERRL_TEST_ENGINE"
 DEADLINE_S = 300
-TEXT = {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
 
 EMBEDDING = "model.text_model.embed_tokens.weight"
 """It is the output matrix too."""
@@ -44,7 +43,7 @@ Asked = tuple[Step, GenerationRequest]
 
 def export_trained(tmp_path: Path) -> tuple[Path, Any, Screens]:
     """A folder that a learner trained and exported, the learner's policy, and the screens of its run."""
-    base = make_folder(tmp_path / "base", "idefics3", text=TEXT, tied=True)
+    base = make_folder(tmp_path / "base", "idefics3", text=VLLM_TEXT, tied=True)
     config = make_config(base, tmp_path, top_layers=None, vision="trained")
     run = RunFolder(config.folder)
     run.create(config)

@@ -23,6 +23,9 @@ _TILE_TOKENS = ["<fake_token_around_image>", "<image>", "<global-img>"]
 _ROWS = [f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)]
 _TURN_TOKENS = ["<|im_start|>", "<|im_end|>"]
 
+VLLM_TEXT = {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
+"""For `save_model`: a language model as small, whose heads have 32 numbers. vLLM on CPUs takes no smaller ones."""
+
 TOKENS_OF = {
     **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl"), _GRID_TOKENS),
     "glm4v": _GLM_TOKENS,

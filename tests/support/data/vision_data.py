@@ -67,11 +67,10 @@ def save_model(
     tied: bool = False,
 ) -> Path:
     """A random model of 3 layers and a tower of 2, with image processor; its tokenizer is never asked. ``text``, ``tower``:
-    settings of the language model and of the tower that are others than here. ``tied``: the output matrix is the embedding, by
-    the outer setting alone."""
+    settings of the language model and of the tower that are others than here. ``tied``: the output matrix is the embedding."""
     config = _tiled_config(model_type) if model_type in ("idefics3", "smolvlm") else _grid_config(model_type)
     config.text_config.vocab_size, config.image_token_id = vocab_size, image_token
-    config.tie_word_embeddings = tied
+    config.tie_word_embeddings = config.text_config.tie_word_embeddings = tied
     for name, value in (text or {}).items():
         setattr(config.text_config, name, value)
     for name, value in (tower or {}).items():

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from msgspec.structs import replace
+from safetensors.torch import load_file, save_file
 
 from computerrl.common.config import LoraConfig, OptimizerConfig, RunConfig
 from computerrl.common.errors import ConfigError, PictureError
@@ -469,3 +470,20 @@ def test_model_of_another_family_is_refused_by_name(folder: Path, tmp_path: Path
     (other / "config.json").write_text(json.dumps(tree | {"model_type": "llava_next"}))
     with pytest.raises(ConfigError, match=r"(?s)'llava_next'.*layer by layer.*use a model of type qwen2_vl"):
         load_processor(other)
+
+
+def test_model_whose_tower_does_not_fit_its_language_model_is_refused(tmp_path: Path) -> None:
+    folder = save_model(tmp_path / "model", model_type="qwen3_vl", tower={"out_hidden_size": 64})
+    with pytest.raises(ConfigError, match=r"(?s)transformers cannot run .*model.*copy config\.json and all weight files"):
+        load_policy(make_config(folder, tmp_path, top_layers=1))
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_sharp_model_in_bfloat16_is_run_as_it_runs_itself(tmp_path: Path, model_type: str) -> None:
+    """Two ways to compute a tower's attention round differently, and a model that is sure of itself makes much of it."""
+    folder = save_model(tmp_path / "model", model_type=model_type)
+    weights = load_file(folder / "model.safetensors")
+    weights["lm_head.weight"] *= 10
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    config = make_config(folder, tmp_path, top_layers=1)
+    load_policy(config.model_copy(update={"model": config.model.model_copy(update={"dtype": "bfloat16"})}))
