@@ -22,7 +22,7 @@ from computerrl.launch.watch.run_state import RunState
 STYLES = ("s1", "s2", "s3", "s4", "s5", "s6")
 """CSS variables; more runs than this cannot be told apart."""
 _CURVES = (
-    ("success", "Success of training batches", "Mean over families, smoothed; dashed: held-out evaluations.", True),
+    ("success", "Success of training batches", "Mean over families, smoothed; dashed: evaluations.", True),
     ("entropy", "Entropy of the policy", "Nats per action token in training.", False),
     ("policy_age_mean", "Policy age", "Mean over the steps of an update, in versions.", False),
     ("env_steps_per_s", "Environment steps per second", "Actions carried out on all desktops.", False),
@@ -95,7 +95,7 @@ def comparison_charts(runs: Sequence[ComparedRun]) -> list[tuple[str, str, Figur
     for key, title, caption, is_share in _CURVES:
         series = [Series(run.name, smooth(curve_of(run.state, run.active, key)), run.style) for run in runs]
         if key == "success":
-            series += [Series(f"{run.name}, held-out", _evaluations(run), run.style, dashed=True) for run in runs]
+            series += [Series(f"{run.name}, evaluated", _evaluations(run), run.style, dashed=True) for run in runs]
         if any(one.points for one in series):
             charts.append((title, caption, figure(Chart(title, series, end, y_high=1.0 if is_share else None, percent=is_share))))
     return charts
@@ -110,7 +110,7 @@ def _evaluations(run: ComparedRun) -> list[tuple[float, float]]:
 
 
 def family_rows(runs: Sequence[ComparedRun]) -> list[tuple[str, list[float | None]]]:
-    """(family, held-out success after RL, or the latest there is, of each run)."""
+    """(family, evaluated success after RL, or the latest there is, of each run)."""
     tables = []
     for run in runs:
         latest = [run.report[name] for name in ("success_after_rl", "success_after_bc", "success_before") if run.report[name]]

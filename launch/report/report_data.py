@@ -70,7 +70,7 @@ class ActiveTime:
 
 def success_of(record: Record) -> dict[str, Any]:
     """One evaluation as report.json shows it: counts per family, mean over families, episodes that were given up and count
-    nowhere."""
+    nowhere, and of which instances they were (`learner.recipe.eval_split`)."""
     families = {
         name: {
             "successes": item["successes"],
@@ -84,6 +84,7 @@ def success_of(record: Record) -> dict[str, Any]:
         "mean": sum(known) / len(known) if known else None,
         "episodes": sum(item["episodes"] for item in families.values()),
         "num_given_up": int(record.get("num_given_up", 0)),
+        "split": record.get("split") or "evaluation",
         "policy_version": record.get("policy_version"),
         "families": families,
     }
@@ -144,7 +145,7 @@ def tiles(report: Mapping[str, Any]) -> list[dict[str, str]]:
         success = report[name]
         remark = f"success {title}"
         if success is not None:
-            remark += f", {success['episodes']} held-out episodes"
+            remark += f", {success['episodes']} {'tuning' if success['split'] == 'tuning' else 'held-out'} episodes"
             remark += f", {success['num_given_up']} given up" if success["num_given_up"] else ""
         rows.append((percent(success["mean"] if success is not None else None), remark))
     rounds = report["num_entropulse_phases"]

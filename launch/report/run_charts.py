@@ -55,14 +55,14 @@ def main_charts(state: RunState, active: ActiveTime, bands: Sequence[Band]) -> l
     charts = [
         (
             "Success",
-            "Mean over families. Dots: training batches; line: smoothed; dashed: held-out evaluations (unseen seeds).",
+            "Mean over families. Dots: training batches; line: smoothed; dashed: evaluations (unseen seeds).",
             Chart(
                 "Success over time",
                 [
                     Series("training batch", success, "s1", dots=True),
                     Series("training, smoothed", smooth(success), "s1"),
-                    Series("held-out evaluation", evaluations, "s2", dashed=True),
-                    Series("held-out evaluation", evaluations, "s2", dots=True),
+                    Series("evaluation", evaluations, "s2", dashed=True),
+                    Series("evaluation", evaluations, "s2", dots=True),
                 ],
                 end,
                 y_high=1.0,
@@ -108,7 +108,7 @@ def main_charts(state: RunState, active: ActiveTime, bands: Sequence[Band]) -> l
 def family_charts(
     state: RunState, active: ActiveTime, bands: Sequence[Band], families: Sequence[str]
 ) -> list[tuple[str, Figure]]:
-    """(family, figure): training success and held-out evaluations of each family."""
+    """(family, figure): training success and evaluations of each family."""
     charts = []
     quiet = [Band(band.start, band.end, "", band.style) for band in bands]
     for family in families:
@@ -125,8 +125,8 @@ def family_charts(
         series = [
             Series("training batch", curve, "s1", dots=True),
             Series("training, smoothed", smooth(curve), "s1"),
-            Series("held-out evaluation", evaluations, "s2", dashed=True),
-            Series("held-out evaluation", evaluations, "s2", dots=True),
+            Series("evaluation", evaluations, "s2", dashed=True),
+            Series("evaluation", evaluations, "s2", dots=True),
         ]
         chart = Chart(f"Success in {family}", series, active.total_s / 60, y_high=1.0, percent=True, bands=quiet, height=110)
         charts.append((family, figure(chart)))

@@ -38,8 +38,9 @@ def tiles(state: RunState, *, max_age: float) -> list[dict[str, Any]]:
     env_steps = int(state.metric("actor/env_steps_total", update.get("env_steps")) or 0)
     smoothed = smooth([(0.0, float(record["success"])) for record in state.updates if record.get("success") is not None])
     evaluated = phase_title(str(evaluation["phase"])) if "phase" in evaluation else "no evaluation yet"
+    kind = "tuning" if evaluation.get("split") == "tuning" else "held-out"
     rows: list[tuple[str, str, str]] = [
-        ("held-out success", percent(evaluation.get("success")), evaluated),
+        (f"{kind} success", percent(evaluation.get("success")), evaluated),
         ("training success", percent(smoothed[-1][1] if smoothed else None), "smoothed over updates"),
         ("updates", f"{update.get('update', 0)}", f"newest policy version: {version}"),
         ("policy age", age_text, f"least / mean / greatest; bound {max_age:g}"),

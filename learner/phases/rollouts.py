@@ -85,7 +85,12 @@ class RolloutTallies:
     def _record_evaluation(self, order: recipe.OrderPlan) -> None:
         tally = self._state.tallies[order.order_id]
         families = _by_family(tally)
-        result: dict[str, Any] = {"success": tally.success, "families": families, "policy_version": self._state.policy_version}
+        result: dict[str, Any] = {
+            "success": tally.success,
+            "families": families,
+            "policy_version": self._state.policy_version,
+            "split": order.split,
+        }
         if tally.num_given_up:
             result["num_given_up"] = tally.num_given_up
         if self.num_missing(order):

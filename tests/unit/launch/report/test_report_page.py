@@ -112,16 +112,17 @@ def test_report_finished_run_has_every_field(whole: Report) -> None:
     assert report["reset_p50_s"] == pytest.approx(0.42)
 
 
-def test_report_says_how_many_evaluation_episodes_were_given_up(tmp_path: Path) -> None:
+def test_report_says_of_which_instances_an_evaluation_was_and_how_many_episodes_were_given_up(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run")
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     for record in records:
         if record["event"] == "evaluation" and record["phase"] == "eval-after-rl":
-            record["num_given_up"] = 3
+            record |= {"num_given_up": 3, "split": "tuning"}
     (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     report, page, _ = report_of(folder)
     assert [report[name]["num_given_up"] for name in REQUIRED[:3]] == [0, 0, 3]
-    assert sum("held-out episodes, 3 given up" in word for word in page.words) == 1
+    assert sum("tuning episodes, 3 given up" in word for word in page.words) == 1
+    assert sum(word.endswith("held-out episodes") for word in page.words) == 2
 
 
 def test_report_shows_what_was_lost_for_which_reason_and_how_far_lengths_were_shifted(whole: Report) -> None:

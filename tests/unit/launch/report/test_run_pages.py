@@ -80,6 +80,8 @@ def test_tiles_say_nothing_that_is_not_known_and_the_newest_of_what_is() -> None
     rows = {row["title"]: row for row in snapshot.tiles(state, max_age=4)}
     assert rows["held-out success"]["value"] == "25%" and rows["policy age"]["value"] == "0 / 0.50 / 2"
     assert "bound 4" in rows["policy age"]["remark"]
+    state = state.take_all([{"event": "evaluation", "phase": "check-1-before", "success": 0.5, "split": "tuning"}])
+    assert {row["title"]: row["value"] for row in snapshot.tiles(state, max_age=4)}["tuning success"] == "50%"
 
 
 def test_desktops_are_in_the_order_of_their_numbers() -> None:
