@@ -6,10 +6,10 @@ from pathlib import Path
 
 from computerrl.common.config import DesktopConfig
 from computerrl.env_server.driver import LiveDesktop
-from computerrl.env_server.drivers.screenshots import ScreenshotStore
+from computerrl.env_server.drivers.screenshots import Screenshots
 
 
-def make_driver(config: DesktopConfig, *, index: int, folder: Path, screenshots: ScreenshotStore | None) -> LiveDesktop:
+def make_driver(config: DesktopConfig, *, index: int, folder: Path, screenshots: Screenshots | None) -> LiveDesktop:
     """Desktop ``index``, started; ``folder`` is for its logs; without ``screenshots`` its observations hold no pictures.
 
     Raises `SetupError`, `DesktopBroken`, `HostBroken`.

@@ -17,7 +17,7 @@ from computerrl.env_server.drivers.containment import Findings, differences
 from computerrl.env_server.drivers.guest_driver import GuestDriver
 from computerrl.env_server.drivers.isolation import GUEST, as_ordinary_user, isolation, ordinary_user, pages_folder
 from computerrl.env_server.drivers.memory import FILES
-from computerrl.env_server.drivers.screenshots import ScreenshotStore
+from computerrl.env_server.drivers.screenshots import Screenshots
 from computerrl.env_server.image.apptainer_install import ISOLATION, Apptainer, check_fuse, find_apptainer
 from computerrl.env_server.image.find import image_path
 
@@ -80,7 +80,7 @@ _ROOTLESS_HINTS = (
 )
 
 
-def make_apptainer_driver(config: DesktopConfig, *, index: int, folder: Path, screenshots: ScreenshotStore | None) -> GuestDriver:
+def make_apptainer_driver(config: DesktopConfig, *, index: int, folder: Path, screenshots: Screenshots | None) -> GuestDriver:
     """Desktop ``index`` in a container of its own. Raises `SetupError`, `HostBroken`, `DesktopBroken`."""
     apptainer = _find_apptainer_once()
     if not apptainer.network_none and not config.allow_shared_network:

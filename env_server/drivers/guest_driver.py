@@ -17,14 +17,14 @@ from computerrl.env_server.drivers.action_pixels import ActionResolver
 from computerrl.env_server.drivers.frame_buffer import FrameBuffer
 from computerrl.env_server.drivers.guest_process import GuestLauncher, GuestProcess
 from computerrl.env_server.drivers.observation import Numbering, TreeNode, linearise
-from computerrl.env_server.drivers.screenshots import ScreenshotStore
+from computerrl.env_server.drivers.screenshots import Screenshots
 
 
 class GuestDriver:
     """One real desktop; see `env_server.driver.DesktopDriver`. One call at a time; `healthy` and `close` from any thread."""
 
     def __init__(
-        self, launcher: GuestLauncher, config: DesktopConfig, *, index: int, folder: Path, screenshots: ScreenshotStore | None
+        self, launcher: GuestLauncher, config: DesktopConfig, *, index: int, folder: Path, screenshots: Screenshots | None
     ) -> None:
         """Starts desktop ``index``; ``folder`` is for its log. Raises `DesktopBroken`, `HostBroken`."""
         self._config = config

@@ -20,7 +20,7 @@ from computerrl.env_server.drivers.containment import Findings
 from computerrl.env_server.drivers.guest_driver import GuestDriver
 from computerrl.env_server.drivers.isolation import GUEST, as_ordinary_user, isolation, pages_folder
 from computerrl.env_server.drivers.memory import FILES
-from computerrl.env_server.drivers.screenshots import ScreenshotStore
+from computerrl.env_server.drivers.screenshots import Screenshots
 
 _PYTHON = "/usr/bin/python3"
 """The system's own: python3-uno exists for no other."""
@@ -59,7 +59,7 @@ def missing_programs() -> dict[str, str]:
     return missing
 
 
-def make_local_driver(config: DesktopConfig, *, index: int, folder: Path, screenshots: ScreenshotStore | None) -> GuestDriver:
+def make_local_driver(config: DesktopConfig, *, index: int, folder: Path, screenshots: Screenshots | None) -> GuestDriver:
     """Desktop ``index`` without a container. Raises `SetupError`, `HostBroken`, `DesktopBroken`."""
     missing = missing_programs()
     if missing:

@@ -15,7 +15,7 @@ import os
 import threading
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from PIL import Image
@@ -39,6 +39,13 @@ _ENCODERS: dict[str, dict[str, Any]] = {
 }
 
 
+class Screenshots(Protocol):
+    """Where a driver puts the pictures of its observations."""
+
+    def put(self, pixels: np.ndarray) -> ScreenshotRef:
+        """Take [height, width, 3] RGB or [height, width, 4] BGRX bytes. Raises `DiskFull`; then nothing was taken."""
+
+
 class ScreenshotStore:
     """Writes screenshots below ``folder`` (made when missing). Thread-safe."""
 
@@ -60,9 +67,7 @@ class ScreenshotStore:
 
     def put(self, pixels: np.ndarray) -> ScreenshotRef:
         """Store [height, width, 3] RGB or [height, width, 4] BGRX bytes. Raises `DiskFull`; then nothing was stored."""
-        pixels = np.ascontiguousarray(pixels, dtype=np.uint8)
-        if pixels.ndim != 3 or pixels.shape[2] not in (3, 4) or not pixels.size:
-            raise ValueError(f"pixels must be [height, width, 3 or 4], got {pixels.shape}")
+        pixels = _checked(pixels)
         digest = hashlib.blake2b(pixels.data, digest_size=16, key=str(pixels.shape).encode()).digest()
         with self._lock:
             ref = self._known.get(digest)
@@ -70,7 +75,7 @@ class ScreenshotStore:
                 self._known.move_to_end(digest)
                 return ref
         # Encoding runs outside the lock: Pillow lets go of the GIL, so desktops encode side by side.
-        encoded = self._encode(pixels)
+        encoded = _encode(pixels, self._encoder)
         height, width = pixels.shape[:2]
         with self._lock:
             ref = self._known.get(digest)
@@ -95,14 +100,6 @@ class ScreenshotStore:
         """Close the open segment; a later `put` opens a new one."""
         with self._lock:
             self._close_segment()
-
-    def _encode(self, pixels: np.ndarray) -> bytes:
-        height, width, depth = pixels.shape
-        raw_mode = "RGB" if depth == 3 else "BGRX"
-        image = Image.frombuffer("RGB", (width, height), pixels, "raw", raw_mode, 0, 1)
-        buffer = io.BytesIO()
-        image.save(buffer, **self._encoder)
-        return buffer.getvalue()
 
     def _remember(self, digest: bytes, ref: ScreenshotRef) -> None:
         self._known[digest] = ref
@@ -141,6 +138,54 @@ class ScreenshotStore:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+class RecentScreenshots:
+    """The last ``limit`` screenshots, in memory: for programs that take each one at once. Thread-safe."""
+
+    def __init__(self, *, picture_format: str, limit: int) -> None:
+        self._encoder = _ENCODERS[picture_format]
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._data: OrderedDict[str, bytes] = OrderedDict()
+        """Content hash -> encoded picture."""
+
+    def put(self, pixels: np.ndarray) -> ScreenshotRef:
+        """As `ScreenshotStore.put`; there is no disk to be full."""
+        pixels = _checked(pixels)
+        encoded = _encode(pixels, self._encoder)
+        name = content_hash(encoded)
+        with self._lock:
+            self._data[name] = encoded
+            self._data.move_to_end(name)
+            if len(self._data) > self._limit:
+                self._data.popitem(last=False)
+        height, width = pixels.shape[:2]
+        return ScreenshotRef(name, "memory", 0, len(encoded), width, height)
+
+    def get(self, ref: ScreenshotRef) -> bytes:
+        """The encoded picture. Raises `FileNotFoundError` for one that newer ones have replaced."""
+        with self._lock:
+            data = self._data.get(ref.content_hash)
+        if data is None:
+            raise FileNotFoundError(f"screenshot {ref.content_hash} is no longer kept")
+        return data
+
+
+def _checked(pixels: np.ndarray) -> np.ndarray:
+    pixels = np.ascontiguousarray(pixels, dtype=np.uint8)
+    if pixels.ndim != 3 or pixels.shape[2] not in (3, 4) or not pixels.size:
+        raise ValueError(f"pixels must be [height, width, 3 or 4], got {pixels.shape}")
+    return pixels
+
+
+def _encode(pixels: np.ndarray, encoder: dict[str, Any]) -> bytes:
+    height, width, depth = pixels.shape
+    raw_mode = "RGB" if depth == 3 else "BGRX"
+    image = Image.frombuffer("RGB", (width, height), pixels, "raw", raw_mode, 0, 1)
+    buffer = io.BytesIO()
+    image.save(buffer, **encoder)
+    return buffer.getvalue()
 
 
 def read_screenshot(trajectories_folder: Path, ref: ScreenshotRef) -> bytes:

@@ -17,7 +17,7 @@ from computerrl.common.config import DesktopConfig
 from computerrl.common.errors import TaskFailed
 from computerrl.common.messages import Action, Element, Observation, ScreenshotRef, StepResult
 from computerrl.env_server.driver import GetterKind, SetupStep, TaskInstance
-from computerrl.env_server.drivers.screenshots import ScreenshotStore
+from computerrl.env_server.drivers.screenshots import Screenshots
 from computerrl.env_server.drivers.scripted_apps import (
     ActionFailed,
     CalcApp,
@@ -43,7 +43,7 @@ class ScriptedDriver:
     pid: int | None = None
     """There is no process."""
 
-    def __init__(self, config: DesktopConfig, *, screenshots: ScreenshotStore | None = None) -> None:
+    def __init__(self, config: DesktopConfig, *, screenshots: Screenshots | None = None) -> None:
         self._config = config
         self._screenshots = screenshots if config.observation != "tree" else None
         self._tree = FileTree()

@@ -30,6 +30,7 @@ from computerrl.launch.commands.options import (
     print_resolved,
     with_config,
 )
+from computerrl.launch.commands.serve import serve_desktops
 from computerrl.launch.commands.simulate import simulate
 
 if TYPE_CHECKING:
@@ -387,7 +388,7 @@ class _LazySetup(click.Command):
         return setup.main(args=ctx.args, prog_name="computerrl setup", standalone_mode=False)
 
 
-cli.add_section("This machine", (_LazySetup(), doctor, desktop))
+cli.add_section("This machine", (_LazySetup(), doctor, desktop, serve_desktops))
 cli.add_section("Runs", (train, show_config, evaluate, export, tasks))
 cli.add_section("Watching and controlling a run", cli_watch.COMMANDS)
 cli.add_section("Several machines", cli_cluster.COMMANDS)

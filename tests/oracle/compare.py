@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import venv
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -61,15 +60,6 @@ def ours(pair: Pair) -> Outcome:
         return Outcome(0.0 if str(error.path) in found and str(error.path) not in args[1:] else None)
     except BadRule:
         return Outcome(None)
-
-
-def make_environment(folder: Path) -> Path:
-    """A virtual environment with the published package; gives its Python."""
-    venv.create(folder, with_pip=True)
-    python = folder / "bin/python"
-    command = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--requirement", str(FOLDER / "requirements.txt")]
-    subprocess.run(command, check=True, timeout=3000)
-    return python
 
 
 def published(python: Path, pairs: Sequence[Pair], folder: Path) -> Iterator[Outcome]:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.oracle.compare import describe, make_environment, make_pairs, ours, published, table, without_published
+from tests.foreign.environment import make_environment
+from tests.oracle.compare import FOLDER, describe, make_pairs, ours, published, table, without_published
 from tests.oracle.differences import DIFFERENCES, unexplained
 
 MIN_PAIRS = 1500
@@ -33,7 +34,7 @@ def test_pairs_agree_with_the_published_evaluators_or_differ_on_purpose(
     assert len(pairs) >= MIN_PAIRS
     assert len({describe(pair) for pair in pairs}) == len(pairs)
     assert without_published(pairs) == NOT_PUBLISHED
-    python = make_environment(tmp_path / "oracle")
+    python = make_environment(tmp_path / "oracle", FOLDER / "requirements.txt")
     theirs = list(published(python, pairs, tmp_path))
     differing = [pair for pair, other in zip(pairs, theirs, strict=True) if not ours(pair).agrees(other)]
     print(table(pairs, differing))

@@ -36,6 +36,7 @@ WRONG_NAMES = [
     ["doctor", "nope"],
     ["broker", "nope"],
     ["env-server", "nope"],
+    ["serve-desktops", "nope"],
     ["actor", "nope"],
     ["engine", "nope"],
     ["learner", "nope"],

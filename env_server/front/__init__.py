@@ -1,0 +1,8 @@
+"""The desktops of this host over HTTP, for programs that are none of ours: agents, trainers, benchmarks.
+
+    agent ──HTTP, WebSocket──► access ──► openenv ──► Sessions ──► DesktopService ──► desktops
+                               (token)                (leases)
+
+A session is the lease of one desktop and the task on it. `app` puts the faces together; a face turns the requests of one
+published protocol into calls of a session and holds no state of its own.
+"""

@@ -1,0 +1,172 @@
+"""`computerrl serve-desktops` with real, contained desktops: clients that play and are killed, and OpenEnv's own client."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from websockets.sync.client import connect
+
+from computerrl.launch.supervision import processes
+from tests.foreign.environment import make_environment
+
+ROOT = Path(__file__).resolve().parents[3]
+FOREIGN = ROOT / "tests" / "foreign"
+START_LIMIT_S = 180.0
+FAMILIES = "tasks.families=[web-click-button,calc-set-cell]"
+
+
+class DesktopServer:
+    """One `computerrl serve-desktops`."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self.folder = folder
+        self.token_file = folder / "token"
+        self._output = folder / "output.txt"
+        command = [sys.executable, "-m", "computerrl", "serve-desktops", str(ROOT / "configs" / "quickstart.yaml")]
+        command += [FAMILIES, "--port", "0", "--token-file", str(self.token_file), *words]
+        with self._output.open("w") as output:
+            self.process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        found = self.wait_for(lambda: re.search(r"^serving: (\S+)$", self.output, re.MULTILINE), "address")
+        self.address = found[1]
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token_file.read_text()}"}
+
+    def wait_for(self, look: Callable[[], Any], what: str) -> Any:
+        deadline = time.monotonic() + START_LIMIT_S
+        while not (found := look()):
+            assert self.process.poll() is None, f"ended before {what}:\n{self.output}"
+            assert time.monotonic() < deadline, f"no {what} within {START_LIMIT_S:g} s:\n{self.output}"
+            time.sleep(0.1)
+        return found
+
+    def client(self) -> httpx.Client:
+        return httpx.Client(base_url=self.address, headers=self.headers, timeout=START_LIMIT_S, trust_env=False)
+
+    def begin(self, client: httpx.Client, **task: Any) -> tuple[dict[str, str], dict[str, Any]]:
+        """(headers of a new session, its first observation), as soon as a desktop is free."""
+
+        def reset() -> httpx.Response | None:
+            reply = client.post("/reset", json=task)
+            return None if reply.status_code == 429 else reply
+
+        reply = self.wait_for(reset, "free desktop")
+        assert reply.status_code == 200, reply.text
+        return {"X-Session-Id": reply.headers["X-Session-Id"]}, reply.json()["observation"]
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., DesktopServer]]:
+    started: list[DesktopServer] = []
+
+    def begin(*words: str) -> DesktopServer:
+        started.append(DesktopServer(tmp_path, *words))
+        return started[-1]
+
+    yield begin
+    for server in started:
+        family = processes.descendants([server.process.pid])
+        if server.process.poll() is None:
+            server.process.send_signal(signal.SIGTERM)
+        server.process.wait(timeout=60)
+        processes.kill_all(family & processes.parents().keys())
+
+
+def test_task_is_solved_over_http_and_a_client_that_goes_gives_its_desktop_back(serve: Callable[..., DesktopServer]) -> None:
+    server = serve("desktop.num_desktops=1")
+    assert server.token_file.stat().st_mode & 0o777 == 0o600
+    with server.client() as client:
+        session, seen = server.begin(client, task="web-click-button", seed=3)
+        wanted = seen["instruction"].split('"')[1]
+        action = {"name": "click", "arguments": {"target": wanted}}
+        last = client.post("/step", json={"action": action}, headers=session).json()
+        assert (last["done"], last["reward"], last["observation"]["success"]) == (True, 1.0, True)
+        assert client.post("/reset", json={}).status_code == 429
+        assert client.delete("/session", headers=session).status_code == 204
+
+        # A client that is killed in the middle of an episode.
+        program = (
+            "import json, os, sys\n"
+            "from websockets.sync.client import connect\n"
+            "with connect(sys.argv[1], additional_headers={'Authorization': sys.argv[2]}, max_size=None, proxy=None) as socket:\n"
+            "    socket.send(json.dumps({'type': 'reset', 'data': {'task': 'calc-set-cell', 'seed': 5}}))\n"
+            "    print(json.loads(socket.recv())['type'], flush=True)\n"
+            "    os.kill(os.getpid(), 9)\n"
+        )
+        address = server.address.replace("http", "ws") + "/ws"
+        killed = subprocess.run(
+            [sys.executable, "-c", program, address, server.headers["Authorization"]],
+            stdout=subprocess.PIPE,
+            check=False,
+            timeout=120,
+        )
+        assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, b"observation\n")
+        session, seen = server.begin(client, task="calc-set-cell", seed=5)
+        assert seen["instruction"] == "Set cell C7 to ocean."
+        with connect(address, additional_headers=server.headers, max_size=None, proxy=None) as socket:
+            assert json.loads(socket.recv())["data"]["code"] == "CAPACITY_REACHED"
+
+    family = processes.descendants([server.process.pid])
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(timeout=60) == 0, server.output
+    assert not family & processes.parents().keys()
+    assert {path.name for path in server.folder.iterdir()} == {"token", "output.txt"}
+    assert server.token_file.read_text() not in server.output and "Traceback" not in server.output
+
+
+@pytest.mark.release
+@pytest.mark.timeout(3600)
+def test_openenv_s_own_client_plays_two_desktops_and_is_told_that_there_is_no_third(
+    serve: Callable[..., DesktopServer], tmp_path: Path
+) -> None:
+    python = make_environment(tmp_path / "openenv", FOREIGN / "openenv_requirements.txt")
+    (tmp_path / "server").mkdir()
+    server = DesktopServer(tmp_path / "server", "desktop.num_desktops=2")
+    try:
+        with server.client() as client:
+            # Both are up.
+            for session in [server.begin(client)[0] for _ in range(2)]:
+                client.delete("/session", headers=session)
+        solution = {"name": "calc.set_cell", "arguments": {"cell": "C7", "value": "ocean"}}
+        plans = [
+            {"task": "calc-set-cell", "seed": 5, "actions": [{"text": "click(3)"}, solution, {"text": "done()"}]},
+            {"task": "calc-set-cell", "seed": 5, "actions": [{"text": "no action"}, {"text": "fail()"}]},
+        ]
+        command = [str(python), "-I", str(FOREIGN / "openenv_player.py"), server.address, server.token_file.read_text()]
+        said = subprocess.run(command, input=json.dumps(plans).encode(), stdout=subprocess.PIPE, check=True, timeout=600).stdout
+    finally:
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(timeout=60) == 0, server.output
+    found = json.loads(said)
+    solved, given_up = ([(one["reward"], one["done"]) for one in play["results"]] for play in found["played"])
+    assert solved == [(0.0, False)] * 3 + [(1.0, True)] and given_up == [(0.0, False)] * 2 + [(0.0, True)]
+    shown = found["played"][0]["results"][0]["observation"]
+    assert (
+        shown["screenshot"].startswith(b"RIFF".hex()) and shown["screenshot_format"] == "webp" and "cell" in shown["elements"][0]
+    )
+    assert found["played"][1]["results"][1]["observation"]["action_error"]
+    assert found["played"][1]["state"] == {"episode_id": None, "step_count": 2, "task": "calc-set-cell", "seed": 5, "done": True}
+    assert found["other"]["step_count"] == 0 and "CAPACITY_REACHED" in found["refused"]
