@@ -1,7 +1,8 @@
 """The desktops of this host over HTTP, for programs that are none of ours: agents, trainers, benchmarks.
 
-    agent ──HTTP, WebSocket──► access ──► openenv ──► Sessions ──► DesktopService ──► desktops
-                               (token)                (leases)
+    agent, trainer ──HTTP, WebSocket──► access ──► openenv ──► Sessions ──► DesktopService ──► desktops
+    assistant ───────HTTP──────────────► (token) ──► mcp_face ──► (leases)
+              ───────stdio─────────────────────────► mcp_face
 
 A session is the lease of one desktop and the task on it. `app` puts the faces together; a face turns the requests of one
 published protocol into calls of a session and holds no state of its own.

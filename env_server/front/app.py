@@ -15,7 +15,12 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
+from mcp.server.transport_security import TransportSecuritySettings
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 from computerrl.common.config import RunConfig
 from computerrl.common.errors import (
@@ -34,16 +39,18 @@ from computerrl.env_server.client import memory_problem, needed_desktop
 from computerrl.env_server.driver import DesktopDriver
 from computerrl.env_server.drivers import make_driver
 from computerrl.env_server.drivers.screenshots import RecentScreenshots
-from computerrl.env_server.front import openenv
+from computerrl.env_server.front import mcp_face, openenv
 from computerrl.env_server.front.access import MAX_BODY_BYTES, Access
 from computerrl.env_server.front.sessions import BadRequest, SessionEnded, Sessions
 from computerrl.env_server.front.threads import Threads
-from computerrl.env_server.serving.fleet import ServiceTimes
+from computerrl.env_server.serving.fleet import START_LIMIT_S, ServiceTimes
 from computerrl.env_server.serving.service import DesktopService
 
 LEASE_WAIT_S = 5.0
 """Time for which a new session waits for a free desktop before it is refused."""
 RETRY_AFTER_S = 5
+MAX_MCP_SESSIONS = 256
+"""Connections of the protocol; desktops are leased by `Sessions`."""
 _CLOSE_LIMIT_S = 2.0
 _SWEEP_S = 1.0
 """Time between two looks for sessions that nobody uses, and for a broken host."""
@@ -66,8 +73,10 @@ port: {port}
 
 
 @contextlib.contextmanager
-def running_service(config: RunConfig, screenshots: RecentScreenshots) -> Iterator[DesktopService]:
-    """Desktops of ``config``, starting. Raises `ConfigError` where this host does not hold them."""
+def running_service(config: RunConfig, screenshots: RecentScreenshots, *, lease_wait_s: float) -> Iterator[DesktopService]:
+    """Desktops of ``config``, starting. ``lease_wait_s``: time for which a session waits for a free one.
+
+    Raises `ConfigError` where this host does not hold them."""
     problem = memory_problem(config.desktop)
     if problem is not None:
         raise ConfigError([problem])
@@ -79,7 +88,7 @@ def running_service(config: RunConfig, screenshots: RecentScreenshots) -> Iterat
 
     try:
         service = DesktopService(
-            desktops, tasks=config.tasks, make=make, times=ServiceTimes(lease_wait_s=LEASE_WAIT_S), read=screenshots.get
+            desktops, tasks=config.tasks, make=make, times=ServiceTimes(lease_wait_s=lease_wait_s), read=screenshots.get
         )
         try:
             yield service
@@ -123,6 +132,45 @@ def make_app(sessions: Sessions, threads: Threads, *, picture_format: str, port:
     return app
 
 
+def mcp_manager(app: FastAPI, server: Server) -> StreamableHTTPSessionManager:
+    """MCP over streamable HTTP at `/mcp` of ``app``, while the manager's `run` is entered."""
+    # Host names and origins are checked in front of everything (`access`).
+    unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
+    manager = StreamableHTTPSessionManager(
+        server,
+        json_response=True,
+        security_settings=unchecked,
+        max_request_body_size=MAX_BODY_BYTES,
+        max_sessions=MAX_MCP_SESSIONS,
+    )
+    app.router.routes.append(Route("/mcp", endpoint=StreamableHTTPASGIApp(manager)))
+    return manager
+
+
+async def serve_stdio(config: RunConfig, *, stop: asyncio.Event) -> None:
+    """MCP over stdin and stdout, for one client with one desktop, until it closes stdin or ``stop``. Raises `ConfigError`,
+    `HostBroken`."""
+    picture_format = config.desktop.screenshot_format
+    screenshots = RecentScreenshots(picture_format=picture_format, limit=8)
+    with running_service(config, screenshots, lease_wait_s=START_LIMIT_S) as service:
+        sessions = Sessions(service, config, screenshots=screenshots, idle_limit_s=config.desktop.lease_time_limit_s)
+        server = mcp_face.make_server(sessions, Threads(1), picture_format=picture_format)
+
+        async def converse() -> None:
+            async with stdio_server() as (requests, replies):
+                await server.run(requests, replies, server.create_initialization_options())
+
+        tasks = [asyncio.create_task(converse()), asyncio.create_task(stop.wait())]
+        ended, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        for task in ended:
+            task.result()
+        if service.fatal is not None:
+            raise service.fatal
+
+
 class _Server(uvicorn.Server):
     """uvicorn, whose signals are handled by the command."""
 
@@ -147,9 +195,11 @@ async def serve(
         picture_format = config.desktop.screenshot_format
         # A picture is taken right after the call that made it, but calls of all desktops come in between.
         screenshots = RecentScreenshots(picture_format=picture_format, limit=8 * config.desktop.num_desktops)
-        with running_service(config, screenshots) as service:
+        with running_service(config, screenshots, lease_wait_s=LEASE_WAIT_S) as service:
             sessions = Sessions(service, config, screenshots=screenshots, idle_limit_s=idle_limit_s)
-            app = make_app(sessions, Threads(config.desktop.num_desktops), picture_format=picture_format, port=port)
+            threads = Threads(config.desktop.num_desktops)
+            app = make_app(sessions, threads, picture_format=picture_format, port=port)
+            mcp = mcp_manager(app, mcp_face.make_server(sessions, threads, picture_format=picture_format))
             settings = uvicorn.Config(
                 Access(app, token=token, host=host),
                 log_config=None,
@@ -162,7 +212,7 @@ async def serve(
             )
             server = _Server(settings)
             shown_host = socket.gethostname() if host in EVERYWHERE else in_address(host)
-            async with _watching(server, sessions, service, stop):
+            async with _watching(server, sessions, service, stop), mcp.run():
                 on_ready(f"http://{shown_host}:{port}")
                 await server.serve(sockets=[listener])
             await asyncio.to_thread(sessions.close_all)

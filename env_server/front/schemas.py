@@ -115,6 +115,11 @@ OBSERVATION_SCHEMA: Json = {
 }
 
 
+def element_rows_of(view: View) -> list[str]:
+    """Rows of the elements on the screen."""
+    return element_rows(view.observation.elements, _ROWS, instruction=view.instruction)
+
+
 def observation_json(view: View, *, picture_format: str) -> Json:
     """``view`` as an object of `OBSERVATION_SCHEMA`."""
     seen, verdict = view.observation, view.verdict
@@ -122,7 +127,7 @@ def observation_json(view: View, *, picture_format: str) -> Json:
         "instruction": view.instruction,
         "app": seen.app,
         "window_title": seen.window_title,
-        "elements": element_rows(seen.elements, _ROWS, instruction=view.instruction),
+        "elements": element_rows_of(view),
         "screenshot": base64.b64encode(view.screenshot).decode(),
         "screenshot_format": picture_format,
         "screen_width": seen.screen_width,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 import threading
@@ -17,12 +18,18 @@ from computerrl.common.config import DesktopConfig, RunConfig
 from computerrl.common.wire.addresses import is_loopback
 from computerrl.launch.web.serve import tunnel_hint
 
+_FIRST_FAMILY = "web-click-button"
+_NO_TIME_LIMIT_S = 2e6
+"""Lease of an assistant's desktop: a person may think for as long as they like."""
+_MANY_STEPS = 10_000
+
 
 @dataclass(frozen=True, slots=True)
 class DesktopOptions:
     """The options of the command line."""
 
-    family: str
+    family: str | None
+    """None: that of the page by default, or all of them."""
     seed: int
     image: str
     driver: str
@@ -40,9 +47,10 @@ def run_desktop(options: DesktopOptions) -> int:
     from computerrl.env_server.live.web import serve
 
     log.configure()
+    family = options.family or _FIRST_FAMILY
     desktop = DesktopConfig.model_validate({"driver": options.driver, "image": options.image})
     # This refuses unknown families. Applications of other families start when a task opens them.
-    desktop = needed_desktop(RunConfig.model_validate({"desktop": desktop, "tasks": {"families": (options.family,)}}))
+    desktop = needed_desktop(RunConfig.model_validate({"desktop": desktop, "tasks": {"families": (family,)}}))
     recordings = Path(options.recordings).absolute()
 
     async def main() -> None:
@@ -51,7 +59,7 @@ def run_desktop(options: DesktopOptions) -> int:
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         await serve(
             LiveSession(desktop, recordings=recordings),
-            family=options.family,
+            family=family,
             seed=options.seed,
             host=options.host,
             port=options.port,
@@ -62,6 +70,38 @@ def run_desktop(options: DesktopOptions) -> int:
 
     asyncio.run(main())
     return 0
+
+
+def run_mcp(options: DesktopOptions) -> int:
+    """Serve one desktop to an assistant over stdin and stdout, until it closes stdin or a stop signal. Returns the exit code.
+    Raises `ConfigError`, `SetupError`, `HostBroken`."""
+    from computerrl.common import lifecycle
+
+    if sys.stdin.isatty():
+        click.echo("This speaks MCP on stdin and stdout: an assistant starts it. Paste into its configuration:", err=True)
+        click.echo(json.dumps({"mcpServers": {"desktop": mcp_command()}}, indent=2), err=True)
+    log.configure()
+    from computerrl.env_server.front.app import serve_stdio
+
+    desktop = {"driver": options.driver, "image": options.image, "num_desktops": 1, "observation": "both"}
+    desktop |= {"screenshot_format": "webp", "lease_time_limit_s": _NO_TIME_LIMIT_S}
+    tasks = {"families": () if options.family is None else (options.family,), "max_steps": _MANY_STEPS}
+    # Without the checks of a training run, some of which a single desktop cannot pass.
+    config = RunConfig.model_validate({"desktop": desktop, "tasks": tasks, "learner": {"recipe": {"demos_per_family": 0}}})
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        for number in lifecycle.stop_signals():
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await serve_stdio(config, stop=stop)
+
+    asyncio.run(main())
+    return 0
+
+
+def mcp_command() -> dict[str, object]:
+    """How an assistant starts `computerrl desktop --mcp`, as its configuration wants it."""
+    return {"command": str(Path(sys.argv[0]).absolute()), "args": ["desktop", "--mcp"]}
 
 
 def _announce(address: str, options: DesktopOptions) -> None:

@@ -222,7 +222,7 @@ def evaluate(source: str, families: str | None, overrides: tuple[str, ...], *, a
 
 
 @click.command(short_help="Open a desktop in a web page; record demonstrations.")
-@click.option("--task", "family", default="web-click-button", show_default=True, metavar="FAMILY", help="First task family.")
+@click.option("--task", "family", metavar="FAMILY", help="First task family (web-click-button); with --mcp, the only one.")
 @click.option("--list", "lists", is_flag=True, help="List the task families, as `computerrl tasks list` does, and end.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of the first task.")
 @click.option("--image", default="core", show_default=True, help="Desktop image: the name of a recipe, or a path.")
@@ -237,7 +237,8 @@ def evaluate(source: str, families: str | None, overrides: tuple[str, ...], *, a
 @click.option("--host", default="127.0.0.1", type=Host(), show_default=True, help="Address to listen on, without encryption.")
 @click.option("--port", default=0, show_default=True, type=click.IntRange(0, 65535), help="Port to listen on; 0: any free port.")
 @click.option("--open/--no-open", "open_browser", default=None, help="Open a browser. Default: only where there is a display.")
-def desktop(*, lists: bool, **options: Any) -> None:
+@click.option("--mcp", is_flag=True, help="No page: serve the desktop to an assistant, with MCP over stdin and stdout.")
+def desktop(*, lists: bool, mcp: bool, **options: Any) -> None:
     """Open one desktop in a web page, to try actions on it and to record demonstrations.
 
     Mouse and keyboard are translated into the actions of an agent. Only a person with the printed address can use the page.
@@ -246,14 +247,15 @@ def desktop(*, lists: bool, **options: Any) -> None:
     \b
     computerrl desktop --task calc-type-cell --seed 3
     computerrl train quickstart tasks.recordings=demonstrations
+    claude mcp add desktop -- computerrl desktop --mcp
     """
     if lists:
         from computerrl.launch.commands.tasks import list_families
 
         sys.exit(list_families(""))
-    from computerrl.launch.commands.desktop import DesktopOptions, run_desktop
+    from computerrl.launch.commands.desktop import DesktopOptions, run_desktop, run_mcp
 
-    sys.exit(run_desktop(DesktopOptions(**options)))
+    sys.exit((run_mcp if mcp else run_desktop)(DesktopOptions(**options)))
 
 
 @click.command(cls=MeasuringCommand, kind="benchmark", short_help="Run a benchmark: how fast something is.")

@@ -49,7 +49,7 @@ def serve_desktops(
     screenshot_format: str,
     token_file: Path | None,
 ) -> None:
-    """Serve the desktops and task families of CONFIG over HTTP, with OpenEnv's protocol.
+    """Serve the desktops and task families of CONFIG over HTTP, with OpenEnv's protocol, and with MCP at /mcp.
 
     A session is one desktop; there are desktop.num_desktops of them. One more has to wait, and is then refused with status 429.
     A session ends with its WebSocket, with DELETE /session, or when it was not used for --idle seconds. Every request needs the

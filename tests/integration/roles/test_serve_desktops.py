@@ -1,7 +1,9 @@
-"""`computerrl serve-desktops` with real, contained desktops: clients that play and are killed, and OpenEnv's own client."""
+"""`computerrl serve-desktops` with real, contained desktops: clients that play and are killed, OpenEnv's, MCP's."""
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import json
 import os
 import re
@@ -14,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import mcp_types as types
 import pytest
+from mcp import Client, StdioServerParameters
 from websockets.sync.client import connect
 
 from computerrl.launch.supervision import processes
@@ -170,3 +174,30 @@ def test_openenv_s_own_client_plays_two_desktops_and_is_told_that_there_is_no_th
     assert found["played"][1]["results"][1]["observation"]["action_error"]
     assert found["played"][1]["state"] == {"episode_id": None, "step_count": 2, "task": "calc-set-cell", "seed": 5, "done": True}
     assert found["other"]["step_count"] == 0 and "CAPACITY_REACHED" in found["refused"]
+
+
+@pytest.mark.release
+def test_assistant_solves_a_task_with_tools_over_stdio_and_nothing_is_left(tmp_path: Path) -> None:
+    async def play() -> tuple[str, str, bytes]:
+        server = StdioServerParameters(
+            command=sys.executable,
+            args=["-m", "computerrl", "desktop", "--mcp", "--task", "web-click-button"],
+            env={"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
+        )
+        async with Client(server, read_timeout_seconds=START_LIMIT_S) as client:
+            first = await client.call_tool("start_task", {"seed": 3})
+            said, image = first.content
+            assert isinstance(said, types.TextContent) and isinstance(image, types.ImageContent)
+            wanted = said.text.split('"')[1]
+            (end, _) = (await client.call_tool("click", {"target": wanted})).content
+            assert isinstance(end, types.TextContent)
+            return said.text, end.text, base64.b64decode(image.data)
+
+    before = processes.descendants([os.getpid()])
+    task, end, image = asyncio.run(play())
+    assert task.startswith("Task: Click on the ") and "Verdict: reward 1" in end and image[8:12] == b"WEBP"
+    deadline = time.monotonic() + 60
+    while left := processes.descendants([os.getpid()]) - before:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
+    assert list(tmp_path.iterdir()) == []
