@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import mcp_types as types
 import pytest
 from mcp import Client, StdioServerParameters
@@ -67,13 +67,13 @@ class DesktopServer:
             time.sleep(0.1)
         return found
 
-    def client(self) -> httpx.Client:
-        return httpx.Client(base_url=self.address, headers=self.headers, timeout=START_LIMIT_S, trust_env=False)
+    def client(self) -> httpx2.Client:
+        return httpx2.Client(base_url=self.address, headers=self.headers, timeout=START_LIMIT_S, trust_env=False)
 
-    def begin(self, client: httpx.Client, **task: Any) -> tuple[dict[str, str], dict[str, Any]]:
+    def begin(self, client: httpx2.Client, **task: Any) -> tuple[dict[str, str], dict[str, Any]]:
         """(headers of a new session, its first observation), as soon as a desktop is free."""
 
-        def reset() -> httpx.Response | None:
+        def reset() -> httpx2.Response | None:
             reply = client.post("/reset", json=task)
             return None if reply.status_code == 429 else reply
 
