@@ -20,7 +20,7 @@ from mcp.server.lowlevel import Server
 
 from computerrl.common.actions import ACTIONS, calls_application
 from computerrl.common.actions.screen_text import app_line
-from computerrl.common.errors import ComputerRLError, LeaseRefused
+from computerrl.common.errors import ComputerRLError
 from computerrl.env_server.front.schemas import Json, arguments_schema, element_rows_of
 from computerrl.env_server.front.sessions import BadRequest, SessionEnded, Sessions, View
 from computerrl.env_server.front.threads import Threads
@@ -50,7 +50,7 @@ class Desktops:
             raise BadRequest("start_task takes task (text) and seed (a whole number), or nothing")
         try:
             return self._sessions.reset(self._opened(client), task, seed)
-        except (SessionEnded, LeaseRefused):
+        except SessionEnded:
             self._forget(client)
             return self._sessions.reset(self._opened(client), task, seed)
 

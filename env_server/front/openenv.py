@@ -187,7 +187,7 @@ async def _converse(connection: WebSocket, episode: Episode, threads: Threads) -
     episode_id: str | None = None
     while True:
         try:
-            kind, data = _message_of(await connection.receive_text())
+            kind, data = _message_of(await _received(connection))
             match kind:
                 case "reset":
                     body = ResetBody.model_validate(data)
@@ -210,6 +210,14 @@ async def _converse(connection: WebSocket, episode: Episode, threads: Threads) -
             await connection.send_text(_error(BadRequest(_problems(error))))
         else:
             await connection.send_text(json.dumps(reply))
+
+
+async def _received(connection: WebSocket) -> str:
+    """The next message; empty for one of bytes. Raises `WebSocketDisconnect`."""
+    message = await connection.receive()
+    if message["type"] == "websocket.disconnect":
+        raise WebSocketDisconnect(message.get("code", 1000))
+    return message.get("text") or ""
 
 
 def _message_of(text: str) -> tuple[str, Json]:

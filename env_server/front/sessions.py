@@ -211,7 +211,10 @@ class Sessions:
             raise BadRequest("this session is at work on another request; wait for its reply")
         try:
             yield session
-        except (DesktopBroken, HostBroken, LeaseRefused, PeerTimeout):
+        except LeaseRefused as error:
+            self._forget(session)
+            raise SessionEnded(f"the desktop was taken back: {error}; open another session") from error
+        except (DesktopBroken, HostBroken, PeerTimeout):
             session.lease = session.view = None
             raise
         finally:
@@ -219,6 +222,11 @@ class Sessions:
             session.lock.release()
             if session.closed:
                 self._release(session)
+
+    def _forget(self, session: Session) -> None:
+        with self._lock:
+            self._sessions.pop(session.name, None)
+        session.lease = None
 
     def _playing(self, session: Session) -> View:
         if session.view is None:

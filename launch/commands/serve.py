@@ -15,6 +15,8 @@ import click
 from computerrl.launch.commands.options import Host, Number, with_config
 
 _MIN_TOKEN_CHARS = 20
+_GRACE_S = 30.0
+"""Time after which an unused lease ends, beyond the session's: the session, which says why, comes first."""
 
 
 @click.command("serve-desktops", short_help="Serve desktops over HTTP to agents and trainers of others.")
@@ -24,7 +26,12 @@ _MIN_TOKEN_CHARS = 20
     "--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="Port to listen on; 0: any free port."
 )
 @click.option(
-    "--idle", "idle_limit_s", default=600.0, show_default=True, type=Number(1), help="Seconds after which an unused session ends."
+    "--idle",
+    "idle_limit_s",
+    default=600.0,
+    show_default=True,
+    type=Number(1, 1e6),
+    help="Seconds after which an unused session ends.",
 )
 @click.option(
     "--screenshots",
@@ -67,7 +74,7 @@ def serve_desktops(
 
     loaded = load_config(config, overrides=overrides)
     desktop = loaded.desktop.model_copy(
-        update={"lease_time_limit_s": idle_limit_s, "observation": "both", "screenshot_format": screenshot_format}
+        update={"lease_time_limit_s": idle_limit_s + _GRACE_S, "observation": "both", "screenshot_format": screenshot_format}
     )
     loaded = loaded.model_copy(update={"desktop": desktop})
     token = secrets.token_urlsafe(24) if token_file is None else _kept_token(token_file)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from starlette.websockets import WebSocketDisconnect
@@ -27,6 +27,20 @@ TOKEN = "a-token-of-a-test-that-is-long"
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 TASK = {"task": "calc-set-cell", "seed": 5}
 SOCKET = "ws://127.0.0.1:8000/ws"
+_WORDS = (
+    "task",
+    "seed",
+    "episode_id",
+    "action",
+    "name",
+    "arguments",
+    "text",
+    "metadata",
+    "timeout_s",
+    "target",
+    "click",
+    "wait()",
+)
 
 
 @pytest.fixture
@@ -69,6 +83,16 @@ def test_no_free_desktop_is_429_with_the_time_to_wait(client: TestClient) -> Non
     assert refused.json() == {"error": "no_desktop", "message": "no desktop is free: 2 leased"}
     client.delete("/session", headers=sessions[0])
     assert client.post("/reset", json=TASK).status_code == 200
+
+
+def test_session_whose_desktop_was_taken_back_is_gone(client: TestClient, sessions: Sessions) -> None:
+    session = begin(client)
+    (own,) = sessions._sessions.values()
+    assert own.lease is not None
+    own.client.release(own.lease)
+    reply = client.post("/step", json={"action": {"text": "wait()"}}, headers=session)
+    assert reply.status_code == 410 and "the desktop was taken back" in reply.json()["message"]
+    assert client.get("/state", headers=session).status_code == 410 and len(sessions) == 0
 
 
 def test_reset_that_fails_without_a_session_leaves_none(client: TestClient, sessions: Sessions) -> None:
@@ -123,6 +147,25 @@ def test_schema_takes_exactly_the_actions_that_there_are(seed: int) -> None:
     assert not validator.is_valid({"name": action.name, "arguments": {**action.args, "more": 1}})
 
 
+@given(
+    st.sampled_from(["reset", "step"]),
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20),
+        lambda inner: (
+            st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_WORDS) | st.text(max_size=5), inner, max_size=4)
+        ),
+        max_leaves=12,
+    ),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_json_is_answered_and_the_session_goes_on(client: TestClient, path: str, body: Any) -> None:
+    session = begin(client)
+    reply = client.post(f"/{path}", json=body, headers=session)
+    assert reply.status_code in (200, 400, 422), reply.text
+    assert client.get("/state", headers=session).status_code == 200
+    assert client.delete("/session", headers=session).status_code == 204
+
+
 # --- WebSocket -------------------------------------------------------------------------------------------------------
 
 
@@ -171,6 +214,14 @@ def test_message_that_means_nothing_is_refused_and_the_session_goes_on(client: T
     with client.websocket_connect(SOCKET) as socket:
         say(socket, "reset", TASK)
         socket.send_text(text)
+        assert socket.receive_json()["data"]["code"] == "VALIDATION_ERROR"
+        assert say(socket, "state")["data"]["step_count"] == 0
+
+
+def test_message_of_bytes_is_refused_and_the_session_goes_on(client: TestClient) -> None:
+    with client.websocket_connect(SOCKET) as socket:
+        say(socket, "reset", TASK)
+        socket.send_bytes(b"\xff")
         assert socket.receive_json()["data"]["code"] == "VALIDATION_ERROR"
         assert say(socket, "state")["data"]["step_count"] == 0
 
