@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import os
 import shutil
 import socket
 import tempfile
@@ -246,7 +247,7 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
     try:
         listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        reason = f"cannot listen on {host}, port {port}: {error.strerror}"
+        reason = f"cannot listen on {host}, port {port}: {os.strerror(error.errno or 0)}"
         is_taken = error.errno != errno.EADDRNOTAVAIL
         step = "use --port 0 (any free one)" if is_taken else "give --host an address of this machine, see `ip addr`"
         raise SetupError(Problem("computerrl serve-desktops", reason, step)) from error
