@@ -88,15 +88,13 @@ class Desktops:
             self._names.pop(client, None)
 
 
-def make_server(
-    sessions: Sessions, threads: Threads, *, picture_format: str, actions: str = "all", max_names: int = 64
-) -> Server:
-    """The MCP server. ``actions``: `all`, or `gui` for mouse and keyboard alone."""
+def make_server(sessions: Sessions, threads: Threads, *, picture_format: str, max_names: int = 64) -> Server:
+    """The MCP server, with a tool for each action that `tasks.actions` allows."""
     desktops = Desktops(sessions, max_names=max_names)
     names = {
         spec.name.replace(".", "_"): spec.name
         for spec in ACTIONS.values()
-        if actions == "all" or not calls_application(spec.name)
+        if sessions.actions == "api_gui" or not calls_application(spec.name)
     }
     tools = _tools(names, sessions)
 

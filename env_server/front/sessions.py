@@ -86,6 +86,7 @@ class Sessions:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.families: Sequence[str] = family_names(config)
+        self.actions = config.tasks.actions
         self._service = service
         self._config = config
         self._screenshots = screenshots
