@@ -177,7 +177,7 @@ class Desktop:
         if self._windows.front_app() is self._apps.calc:
             self._screen.input.press_chord("esc")  # a half-typed cell would end up in the next sheet
         self._windows.close_dialogs(deadline)
-        self._windows.restart_misplaced(deadline)
+        self._windows.end_misplaced()
         self._prepare(setup, deadline, ran_programs=ran_programs)
         try:
             return self._start.show(deadline, with_tree=with_tree, patience_s=SHOW_LIMIT_S)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .applications import OFFICE
 from .apps import catalog
 from .faults import Refused
 from .files.folder import MAX_FILE_BYTES, AgentFolder, FileActionError
@@ -123,7 +124,9 @@ class Openers:
         self, app: App, open_it: Callable[[dict[str, Any], float], None], args: dict[str, Any], deadline: float
     ) -> None:
         """Open something in a warm application, in whatever state the last agent left it: one that does not obey soon is started
-        anew."""
+        anew. One that does not run is started first, which takes as long as it takes."""
+        if not app.program.running:
+            self._windows.ready_though_it_dies(self._apps.calc if app.name in OFFICE else app, deadline)
         try:
             limit_s = _DOCUMENT_LIMIT_S if open_it in (self._open_document, self._open_new_document) else _OPEN_LIMIT_S
             open_it(args, min(deadline, time.monotonic() + limit_s))
@@ -135,21 +138,14 @@ class Openers:
     # --- the office ---
 
     def _open_document(self, args: dict[str, Any], deadline: float) -> None:
-        self._ready_office(deadline)
+        self._apps.calc.connect(timeout_s=left(deadline))
         app = self._apps.documents.open(args["path"], timeout_s=left(deadline))
         self._windows.wait_for_window(self._apps.office[app], deadline)
 
     def _open_new_document(self, args: dict[str, Any], deadline: float) -> None:
-        self._ready_office(deadline)
+        self._apps.calc.connect(timeout_s=left(deadline))
         self._apps.documents.new(args["app"], timeout_s=left(deadline))
         self._windows.wait_for_window(self._apps.office[args["app"]], deadline)
-
-    def _ready_office(self, deadline: float) -> None:
-        # Not `Windows.ready`: Writer and Impress have no window before.
-        calc = self._apps.calc
-        if not calc.program.running:
-            self._windows.restart(calc, deadline)
-        calc.connect(timeout_s=left(deadline))
 
     def _open_sheet(self, args: dict[str, Any], deadline: float) -> None:
         self._windows.ready(self._apps.calc, deadline)

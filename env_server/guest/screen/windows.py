@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import time
@@ -57,7 +58,7 @@ _ESCAPE_LIMIT_S = 0.4
 _END_LIMIT_S = 1.0
 """Time from the failure of an application that has died to the end of its process."""
 _DIALOG_LIMIT_S = 1.0
-"""A dialog or old window that has not closed after this long costs its program a restart."""
+"""A dialog or old window that has not closed after this long costs its program its life."""
 
 
 class NotInFront(DesktopError):
@@ -201,7 +202,7 @@ class Windows:
         return NotInFront(f"{problem}; windows, topmost last: {', '.join(shown)}")
 
     def close_dialogs(self, deadline: float) -> None:
-        """Close all dialogs, by Escape where that does it."""
+        """Close all dialogs, by Escape where that does it; a program that keeps one open is ended."""
         for _ in range(_MAX_DIALOGS):
             dialogs = [window for window in self._screen.windows.managed() if window.is_dialog]
             if not dialogs:
@@ -209,30 +210,37 @@ class Windows:
             top = dialogs[-1]
             self._focus(top.xid, deadline)
             self._screen.input.press_chord("esc")
-            if self._gone(top.xid, time.monotonic() + _ESCAPE_LIMIT_S):
+            if self._closes(top.xid, time.monotonic() + _ESCAPE_LIMIT_S):
                 continue
             app = self.app_of(top)
             if app is None:
                 raise DesktopError(f"a dialog of nobody: {top.title}")
-            self.close(app, {top.xid}, deadline)
+            try:
+                self.close(app, {top.xid}, deadline)
+            except DesktopError:
+                app.program.kill()
+                self.wait(functools.partial(self._is_gone, top.xid), deadline, f"a dialog of {app.name} to be gone")
 
-    def restart_misplaced(self, deadline: float) -> None:
-        """Start every application anew that has a window which does not fill the screen.
+    def end_misplaced(self) -> None:
+        """End every application that has a window which does not fill the screen.
 
         An application whose window was made smaller remembers more than the window shows."""
         for app in self._apps:
             if app.program.running and not all(self._screen.windows.fills_screen(window.xid) for window in self.of(app)):
-                self.restart(app, deadline)
+                app.program.kill()
 
-    def _gone(self, xid: int, deadline: float) -> bool:
+    def _closes(self, xid: int, deadline: float) -> bool:
         try:
-            self.wait(lambda: all(window.xid != xid for window in self._screen.windows.managed()), deadline, "a window to close")
+            self.wait(lambda: self._is_gone(xid), deadline, "a window to close")
         except DesktopError:
             return False
         return True
 
+    def _is_gone(self, xid: int) -> bool:
+        return all(window.xid != xid for window in self._screen.windows.managed())
+
     def close(self, app: App, xids: set[int], deadline: float) -> None:
-        """Close windows, answering questions with "don't save"; a program that does not obey is started anew."""
+        """Close windows, answering questions with "don't save". Raises `DesktopError` when the program does not obey."""
         limit = min(deadline, time.monotonic() + _DIALOG_LIMIT_S)
         for xid in xids:
             self._screen.manager.close(xid)
@@ -243,10 +251,7 @@ class Windows:
             self.discard_changes(app)
             return False
 
-        try:
-            self.wait(closed, limit, f"closing windows of {app.name}")
-        except DesktopError:
-            self.restart(app, deadline)
+        self.wait(closed, limit, f"closing windows of {app.name}")
 
     def discard_changes(self, app: App) -> None:
         """Answer a "save changes?" dialog of the application, if there is one."""

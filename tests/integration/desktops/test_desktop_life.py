@@ -60,15 +60,18 @@ def alive(pids: dict[int, str]) -> dict[int, str]:
     return found
 
 
+_OF_OTHERS = ("computerrl-smoke-", "computerrl-judgements-")
+
+
 def files_of_desktops() -> set[str]:
-    """What of desktops can be seen on the host. Other tests' files come and go, trials of Apptainer by runs that start too."""
+    """What of desktops can be seen on the host. Files of others come and go: those of tests, judges and trials of Apptainer."""
     places = (Path("/tmp"), Path("/dev/shm"), Path("/tmp/.X11-unix"))
     return {
         str(entry)
         for place in places
         if place.is_dir()
         for entry in place.iterdir()
-        if entry.name.startswith(("X", ".X")) or ("computerrl" in entry.name and not entry.name.startswith("computerrl-smoke-"))
+        if entry.name.startswith(("X", ".X")) or ("computerrl" in entry.name and not entry.name.startswith(_OF_OTHERS))
     }
 
 

@@ -77,7 +77,7 @@ def test_fork_bomb_is_ended_by_the_next_reset(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("app", "warm"), [("writer", "files"), ("writer", "calc"), ("terminal", "files"), ("browser", "files")])
 @pytest.mark.release
 def test_action_while_no_process_can_be_started_costs_no_desktop(tmp_path: Path, app: str, warm: str) -> None:
-    config = DesktopConfig(max_processes=300, apps=("files", warm), image="full", observation="tree", reset_deadline_s=120.0)
+    config = DesktopConfig(max_processes=300, apps=("files", warm), image="full", observation="tree")
     with open_desktop(tmp_path, config) as driver:
         Player(driver).start(SetupStep("files_open", {"folder": "."}))
         CalledDesktop(driver.get).launch(["python3", "-c", SLEEPERS])

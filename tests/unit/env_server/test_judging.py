@@ -223,7 +223,11 @@ def test_judgements_beside_attackers_lose_nothing(judge: ForkedJudge) -> None:
     assert all(verdict.success for verdict in honest)
 
 
-def test_fork_server_that_was_killed_is_started_anew_and_the_judgement_begun_once_more(judge: ForkedJudge) -> None:
+def test_fork_server_that_was_killed_is_started_anew_and_the_judgement_begun_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # that of the machine has folders of other tests' judges
+    judge = ForkedJudge(TasksConfig(), limits=LIMITS, command=SERVER)
     assert judged(judge, "honest").success
     asked = []
 
@@ -234,10 +238,11 @@ def test_fork_server_that_was_killed_is_started_anew_and_the_judgement_begun_onc
                 os.kill(pid, signal.SIGKILL)
         return "right"
 
-    before = folders()
     assert judged(judge, "honest", kill_first).success
     assert len(asked) == 1
-    assert len(folders()) == len(before)
+    assert len(list(tmp_path.iterdir())) == 1
+    judge.close()
+    assert not list(tmp_path.iterdir())
 
 
 def test_fork_server_runs_from_the_start_on() -> None:
@@ -294,10 +299,6 @@ def test_place_without_locks_for_files_is_none_the_worse(monkeypatch: pytest.Mon
     judge = ForkedJudge(TasksConfig(), limits=LIMITS, command=SERVER)
     assert judged(judge, "honest").success
     judge.close()
-
-
-def folders() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob("computerrl-judgements-*"))
 
 
 def servers() -> list[int]:
