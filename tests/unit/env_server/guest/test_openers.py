@@ -1,10 +1,11 @@
-"""Applications on demand that start slowly, quit and are opened again: who is waited for and who is started anew."""
+"""Applications that start slowly, do not obey, or quit and are opened again: who is waited for and who is started anew."""
 
 from __future__ import annotations
 
 import stat
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -90,3 +91,44 @@ def test_slow_application_is_waited_for_and_one_that_quits_is_started_anew(tmp_p
         assert open_app() == second and apps.open == ["slow"]
     finally:
         app.close()
+
+
+@pytest.mark.parametrize(
+    ("runs", "obeys_after", "told"),
+    [
+        pytest.param(False, 0, ["start within 100 s", "show within 4 s"], id="ended by the last reset"),
+        pytest.param(True, 0, ["show within 4 s"], id="running"),
+        pytest.param(True, 1, ["show within 4 s", "restart within 100 s", "show within 100 s"], id="hanging"),
+        pytest.param(
+            False,
+            1,
+            ["start within 100 s", "show within 4 s", "restart within 100 s", "show within 100 s"],
+            id="ended, and hanging once it runs",
+        ),
+    ],
+)
+def test_warm_application_has_all_the_time_to_start_and_little_to_obey(
+    tmp_path: Path, runs: bool, obeys_after: int, told: list[str]
+) -> None:
+    did: list[str] = []
+    editor = SimpleNamespace(name="editor", program=SimpleNamespace(running=runs))
+
+    def note(what: str, deadline: float) -> None:
+        did.append(f"{what} within {round(deadline - time.monotonic()):.0f} s")
+
+    def show(_place: object, deadline: float) -> None:
+        note("show", deadline)
+        if sum(step.startswith("show") for step in did) <= obeys_after:
+            raise DesktopError("it does not obey")
+
+    windows = SimpleNamespace(
+        ready_though_it_dies=lambda _app, deadline: note("start", deadline),
+        restart=lambda _app, deadline: note("restart", deadline),
+    )
+    parts: dict[str, Any] = dict.fromkeys(("chromium", "calc", "writer", "impress", "documents", "files"))
+    apps = Applications(on_demand={}, editor=cast(Any, editor), **parts)
+    nobody: Any = None
+    tabs: Any = SimpleNamespace(show=show)
+    openers = Openers(apps, nobody, cast(Any, windows), AgentFolder(tmp_path), editor_tabs=tabs, file_window=nobody)
+    openers.step("editor_open", {}, time.monotonic() + 100)
+    assert did == told and apps.open == ["editor"]
