@@ -172,6 +172,11 @@ class RecentScreenshots:
         return data
 
 
+def encode(pixels: np.ndarray, picture_format: str) -> bytes:
+    """Pixels [height, width, 3 (RGB) or 4 (BGRX)] uint8 as ``webp``, ``png`` or ``jpeg``."""
+    return _encode(_checked(pixels), _ENCODERS[picture_format])
+
+
 def _checked(pixels: np.ndarray) -> np.ndarray:
     pixels = np.ascontiguousarray(pixels, dtype=np.uint8)
     if pixels.ndim != 3 or pixels.shape[2] not in (3, 4) or not pixels.size:

@@ -24,6 +24,9 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MAX_BODY_BYTES = 1024 * 1024
 """Longest body of a request, and longest message of a WebSocket."""
+MAX_UPLOAD_BYTES = 45 * 1024 * 1024
+"""Longest body of a request that brings a file: what fits one frame to a desktop."""
+_UPLOADS = frozenset({"/setup/upload"})
 
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _OPEN = frozenset({"/health"})
@@ -47,7 +50,7 @@ class Access:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         status, reason = self._refusal(scope["path"], headers)
         if not status:
-            await self._app(scope, _bounded(receive) if scope["type"] == "http" else receive, send)
+            await self._app(scope, _bounded(receive, _limit_of(scope["path"])) if scope["type"] == "http" else receive, send)
         elif scope["type"] == "websocket":
             # Before it is accepted: the client sees status 403.
             await send({"type": "websocket.close", "code": 1008, "reason": reason})
@@ -64,26 +67,41 @@ class Access:
         length = headers.get("content-length", "0")
         if not length.isdecimal():
             return 400, "Content-Length is no number"
-        if int(length[:20]) > MAX_BODY_BYTES:
-            return 413, f"a request has at most {MAX_BODY_BYTES} bytes"
+        if int(length[:20]) > _limit_of(path):
+            return 413, f"a request has at most {_limit_of(path)} bytes"
         if path in _OPEN or hmac.compare_digest(_given_token(headers).encode(), self._token.encode()):
             return 0, ""
         return 401, "send the token that the server printed: Authorization: Bearer TOKEN"
 
 
+def basic_user(authorization: str) -> str:
+    """The user of Basic authentication; empty where there is none."""
+    return _basic(authorization)[0]
+
+
 def _given_token(headers: dict[str, str]) -> str:
-    kind, _, value = headers.get("authorization", "").partition(" ")
-    if kind.lower() == "bearer":
-        return value.strip()
-    if kind.lower() == "basic":
-        try:
-            return base64.b64decode(value, validate=True).decode("utf-8").partition(":")[2]
-        except (binascii.Error, UnicodeDecodeError):
-            return ""
-    return ""
+    authorization = headers.get("authorization", "")
+    kind, _, value = authorization.partition(" ")
+    return value.strip() if kind.lower() == "bearer" else _basic(authorization)[1]
 
 
-def _bounded(receive: Receive) -> Receive:
+def _basic(authorization: str) -> tuple[str, str]:
+    """(user, password) of a header; both empty for another kind."""
+    kind, _, value = authorization.partition(" ")
+    if kind.lower() != "basic":
+        return "", ""
+    try:
+        user, _, password = base64.b64decode(value, validate=True).decode("utf-8").partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        return "", ""
+    return user, password
+
+
+def _limit_of(path: str) -> int:
+    return MAX_UPLOAD_BYTES if path in _UPLOADS else MAX_BODY_BYTES
+
+
+def _bounded(receive: Receive, limit: int) -> Receive:
     """``receive``, which ends a body without a stated length that becomes too long as if the client had gone."""
     num_bytes = 0
 
@@ -91,7 +109,7 @@ def _bounded(receive: Receive) -> Receive:
         nonlocal num_bytes
         message = await receive()
         num_bytes += len(message.get("body", b""))
-        return {"type": "http.disconnect"} if num_bytes > MAX_BODY_BYTES else message
+        return {"type": "http.disconnect"} if num_bytes > limit else message
 
     return bounded
 

@@ -40,7 +40,7 @@ from computerrl.env_server.client import memory_problem, needed_desktop
 from computerrl.env_server.driver import DesktopDriver
 from computerrl.env_server.drivers import make_driver
 from computerrl.env_server.drivers.screenshots import RecentScreenshots
-from computerrl.env_server.front import mcp_face, openenv
+from computerrl.env_server.front import mcp_face, openenv, osworld_face
 from computerrl.env_server.front.access import MAX_BODY_BYTES, Access
 from computerrl.env_server.front.sessions import BadRequest, SessionEnded, Sessions
 from computerrl.env_server.front.threads import Threads
@@ -57,6 +57,7 @@ _SWEEP_S = 1.0
 """Time between two looks for sessions that nobody uses, and for a broken host."""
 _STATUS = {
     BadRequest: 400,
+    osworld_face.NotAllowed: 403,
     SessionEnded: 410,
     NoDesktop: 429,
     TaskFailed: 422,
@@ -99,8 +100,8 @@ def running_service(config: RunConfig, screenshots: RecentScreenshots, *, lease_
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def make_app(sessions: Sessions, threads: Threads, *, picture_format: str, port: int) -> FastAPI:
-    """All faces on ``sessions``, without access control."""
+def make_app(sessions: Sessions, threads: Threads, *, picture_format: str, port: int, allow_execute: bool = False) -> FastAPI:
+    """All faces on ``sessions``, without access control. ``allow_execute``: see `OsworldFace`."""
     app = FastAPI(title="ComputerRL desktops", docs_url=None, redoc_url=None)
 
     @app.get("/health")
@@ -130,6 +131,7 @@ def make_app(sessions: Sessions, threads: Threads, *, picture_format: str, port:
         return JSONResponse({"error": BadRequest.code, "message": error.detail}, error.status_code, error.headers)
 
     app.include_router(openenv.make_router(sessions, threads, picture_format=picture_format))
+    app.include_router(osworld_face.make_router(osworld_face.OsworldFace(sessions, threads, allow_execute=allow_execute)))
     return app
 
 
@@ -187,6 +189,7 @@ async def serve(
     host: str,
     port: int,
     idle_limit_s: float,
+    allow_execute: bool = False,
     on_ready: Callable[[str], None],
     stop: asyncio.Event,
 ) -> None:
@@ -199,7 +202,7 @@ async def serve(
         with running_service(config, screenshots, lease_wait_s=LEASE_WAIT_S) as service:
             sessions = Sessions(service, config, screenshots=screenshots, idle_limit_s=idle_limit_s)
             threads = Threads(config.desktop.num_desktops)
-            app = make_app(sessions, threads, picture_format=picture_format, port=port)
+            app = make_app(sessions, threads, picture_format=picture_format, port=port, allow_execute=allow_execute)
             mcp = mcp_manager(app, mcp_face.make_server(sessions, threads, picture_format=picture_format))
             settings = uvicorn.Config(
                 Access(app, token=token, host=host),

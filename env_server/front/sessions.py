@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from typing import NoReturn, TypeVar
 
 from computerrl.common import log
 from computerrl.common.actions import ACTIONS, FINAL_ACTIONS, ActionSyntaxError, bind_values, parse_action
@@ -22,9 +23,11 @@ from computerrl.common.errors import ComputerRLError, DesktopBroken, HostBroken,
 from computerrl.common.messages import Action, Evaluation, FinalAction, Lease, Observation, TaskRef
 from computerrl.common.wire.transport import LocalChannel
 from computerrl.env_server.client import DesktopClient, family_names
+from computerrl.env_server.driver import DesktopDriver, TaskInstance
 from computerrl.env_server.drivers.screenshots import RecentScreenshots
 from computerrl.env_server.serving.service import DesktopService
 
+T = TypeVar("T")
 Call = str | tuple[str, Mapping[str, object]]
 """An action: its text, `click(3)`, or its name and arguments."""
 
@@ -183,6 +186,26 @@ class Sessions:
         with self._using(name) as session:
             return session.view
 
+    # --- without a task
+
+    def clear(self, name: str) -> None:
+        """Put an empty desktop in the place of whatever the session's has become. Raises as `reset`."""
+        with self._using(name) as session:
+            session.view = None
+            if session.lease is None:
+                session.lease = session.client.lease(name)
+            limit_s = self._config.desktop.reset_deadline_s
+            self._service.use(session.lease, lambda driver: driver.reset(_NO_TASK), limit_s=limit_s)
+
+    def use(self, name: str, work: Callable[[DesktopDriver], T], *, limit_s: float) -> T:
+        """What ``work`` returns, run on the session's desktop. An episode ends without a verdict: what is done here is no action
+        of an agent's. ``limit_s``: see `DesktopService.use`. Raises as `step`, and `TaskFailed`."""
+        with self._using(name) as session:
+            session.view = None
+            if session.lease is None:
+                raise BadRequest("the session's desktop broke: reset first")
+            return self._service.use(session.lease, work, limit_s=limit_s)
+
     # --- parts
 
     def _chosen(self, task: str | None, seed: int | None) -> TaskRef:
@@ -250,6 +273,13 @@ class Sessions:
         if lease is not None:
             with suppress(LeaseRefused, NoDesktop):
                 session.client.release(lease)
+
+
+def _unasked(*_: object) -> NoReturn:
+    raise AssertionError("no task, no verdict")
+
+
+_NO_TASK = TaskInstance(instruction="", setup=(), evaluate=_unasked, demonstrate=_unasked)
 
 
 def _action_of(call: Call) -> Action:

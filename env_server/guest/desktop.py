@@ -107,7 +107,7 @@ class Desktop:
         self._start = TaskStart(self._screen, apps, windows, openers, self._view, file_window=file_window, folder=self._folder)
         self._gui = Gui(self._screen, windows, settler, locked=apps.chromium, open_terminal=launcher.terminal_shortcut)
         self._api = Api(apps, openers, launcher, windows, self._screen.input, self._folder)
-        self._osworld = OsworldCalls(session, apps, openers, launcher, settler, self._view, folder=places.agent)
+        self._osworld = OsworldCalls(session, apps, openers, launcher, settler, self._view, self._gui, folder=places.agent)
         self._used_s: dict[str, tuple[int, float]] = {}
         """Of each warm application, how often it had been started before the last action, and the processor time it had used."""
         self._finishes_itself = False

@@ -193,6 +193,18 @@ def _getter(worker: DesktopWorker, instance: TaskInstance, final_action: FinalAc
     return get
 
 
+def use(work: Callable[[DesktopDriver], T], found: list[T]) -> Work:
+    """Run ``work`` on the driver and put into ``found`` what it returns. A task that is on the screen is over, as nobody knows
+    what is done to it."""
+
+    def on_driver(worker: DesktopWorker) -> Message:
+        worker.session = worker.prepared = None
+        found.append(work(_driver(worker)))
+        return Ack()
+
+    return on_driver
+
+
 def health(worker: DesktopWorker) -> Message:
     """Check that the driver still answers."""
     if _driver(worker).healthy() is not True:

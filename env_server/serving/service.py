@@ -15,6 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from computerrl.common import log
 from computerrl.common.config import DesktopConfig, TasksConfig
@@ -25,8 +26,10 @@ from computerrl.common.messages import (
     Desktops,
     DesktopsRequest,
     EncodedImage,
+    ErrorReply,
     EvaluationRequest,
     ImageReply,
+    Lease,
     LeaseRelease,
     LeaseRequest,
     Message,
@@ -37,6 +40,7 @@ from computerrl.common.messages import (
 )
 from computerrl.common.metrics import Timings
 from computerrl.common.vision.screens import ReadScreenshot
+from computerrl.common.wire.channel import error_from_reply
 from computerrl.env_server.driver import DesktopDriver
 from computerrl.env_server.drivers import memory
 from computerrl.env_server.judging.judge import LONGEST_S, Judge, make_judge
@@ -51,6 +55,7 @@ from computerrl.env_server.tasks import families_of
 
 OnDesktop = TaskReset | StepRequest | DemonstrationRequest | EvaluationRequest
 """Requests that are carried out on a leased desktop."""
+T = TypeVar("T")
 _UP: tuple[DesktopState, ...] = ("idle", "preparing", "leased")
 _STATES: tuple[DesktopState, ...] = (*_UP, "new", "starting", "broken")
 
@@ -122,16 +127,24 @@ class DesktopService:
 
     def handle(self, message: Message, sender: str = "local") -> Message:
         """The reply to ``message``. Blocks until it is made; every call has a deadline."""
-        answered = threading.Event()
-        answers: list[Message] = []
+        return _answer(lambda reply: self.submit(message, sender, reply))
 
-        def reply(answer: Message) -> None:
-            answers.append(answer)
-            answered.set()
+    def use(self, lease: Lease, work: Callable[[DesktopDriver], T], *, limit_s: float) -> T:
+        """What ``work`` returns, run on a leased desktop between its calls; the lease's task is over. Blocks.
 
-        self.submit(message, sender, reply)
-        answered.wait()
-        return answers[0]
+        ``limit_s``: a desktop that takes longer counts as hanging. Raises the errors of a call (`DesktopClient`)."""
+        found: list[T] = []
+
+        def begin(reply: Reply) -> None:
+            with self._changed:
+                if self._closed:
+                    raise NoDesktop("the env_server is stopping")
+                self._begin(lease, limit_s, "use", calls.use(work, found), reply)
+
+        answer = _answer(begin)
+        if isinstance(answer, ErrorReply):
+            raise error_from_reply(answer, peer="local")
+        return found[0]
 
     def submit(self, message: Message, sender: str, reply: Reply) -> None:
         """Have ``message`` answered by exactly one ``reply``, from this or another thread. Never blocks on a desktop."""
@@ -155,7 +168,8 @@ class DesktopService:
             reply(Ack())
             self._react()
         elif isinstance(message, DesktopsRequest):
-            reply(self._desktops(message))
+            views = tuple(self._views.view(index, self._pool[index]) for index in range(self._config.num_desktops))
+            reply(Desktops(views, self._views.elements(message.elements_of)))
         elif isinstance(message, OnDesktop):
             self._begin_call(message, reply)
         else:
@@ -176,15 +190,15 @@ class DesktopService:
                 name, work = "evaluate", calls.evaluate(request, setting=self._setting, timings=self.timings)
                 # Judging may have to save files and end programs: the desktop gets as long as for a reset.
                 limit_s = self._config.reset_deadline_s + LONGEST_S
-        now = time.monotonic()
-        self._pool.begin_call(request.lease, now=now)
-        call = DesktopCall(name, now + limit_s + self._grace_s, request.lease, work, reply, request)
-        self._fleet.submit(request.lease.desktop, call)
-        self._changed.notify_all()
+        self._begin(request.lease, limit_s, name, work, reply, request)
 
-    def _desktops(self, request: DesktopsRequest) -> Desktops:
-        views = [self._views.view(index, self._pool[index]) for index in range(self._config.num_desktops)]
-        return Desktops(tuple(views), self._views.elements(request.elements_of))
+    def _begin(
+        self, lease: Lease, limit_s: float, name: str, work: calls.Work, reply: Reply, request: Message | None = None
+    ) -> None:
+        now = time.monotonic()
+        self._pool.begin_call(lease, now=now)
+        self._fleet.submit(lease.desktop, DesktopCall(name, now + limit_s + self._grace_s, lease, work, reply, request))
+        self._changed.notify_all()
 
     # --- events of the workers, and of the watcher of their processes
 
@@ -300,6 +314,20 @@ class DesktopService:
         closed = [worker.disposed.wait(max(0.0, deadline - time.monotonic())) for worker in workers.values()]
         self._judge.close()
         return all(closed)
+
+
+def _answer(begin: Callable[[Reply], None]) -> Message:
+    """What ``begin`` has the reply be."""
+    answered = threading.Event()
+    answers: list[Message] = []
+
+    def reply(answer: Message) -> None:
+        answers.append(answer)
+        answered.set()
+
+    begin(reply)
+    answered.wait()
+    return answers[0]
 
 
 def _encoded(ref: ScreenshotRef, read: ReadScreenshot) -> ImageReply:

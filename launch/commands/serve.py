@@ -42,6 +42,11 @@ _GRACE_S = 30.0
     help="Format.",
 )
 @click.option(
+    "--allow-execute",
+    is_flag=True,
+    help="Let clients run commands inside their desktop, as OSWorld's set-ups and evaluators do.",
+)
+@click.option(
     "--token-file",
     type=click.Path(path_type=Path, dir_okay=False),
     help="File of the token, made if it is missing, so that it stays the same. Default: a new token each time.",
@@ -54,9 +59,11 @@ def serve_desktops(
     port: int,
     idle_limit_s: float,
     screenshot_format: str,
+    allow_execute: bool,
     token_file: Path | None,
 ) -> None:
-    """Serve the desktops and task families of CONFIG over HTTP, with OpenEnv's protocol, and with MCP at /mcp.
+    """Serve the desktops and task families of CONFIG over HTTP, with OpenEnv's protocol, with that of
+    OSWorld's controllers, and with MCP at /mcp.
 
     A session is one desktop; there are desktop.num_desktops of them. One more has to wait, and is then refused with status 429.
     A session ends with its WebSocket, with DELETE /session, or when it was not used for --idle seconds. Every request needs the
@@ -95,7 +102,16 @@ def serve_desktops(
         stop = asyncio.Event()
         for number in lifecycle.stop_signals():
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        await serve(loaded, token=token, host=host, port=port, idle_limit_s=idle_limit_s, on_ready=announce, stop=stop)
+        await serve(
+            loaded,
+            token=token,
+            host=host,
+            port=port,
+            idle_limit_s=idle_limit_s,
+            allow_execute=allow_execute,
+            on_ready=announce,
+            stop=stop,
+        )
 
     asyncio.run(main())
 

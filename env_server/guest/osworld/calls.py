@@ -22,6 +22,7 @@ from ..office.process import OfficeGone
 from ..reading.tree_walk import Node
 from ..screen.chords import UnknownKey
 from ..screen.connection import DisplayGone
+from ..screen.gui import Gui
 from ..screen.settle import Settler
 from ..screen.windows import APP_FAILURES, left
 from ..session import Session
@@ -53,6 +54,7 @@ class OsworldCalls:
         launcher: Launcher,
         settler: Settler,
         view: View,
+        gui: Gui,
         *,
         folder: Path,
     ) -> None:
@@ -66,7 +68,7 @@ class OsworldCalls:
         """Deadline of the call that is carried out."""
         log = session.log_folder / "osworld.log"
         self._commands = Commands(env=session.env, folder=folder, log=log, close_apps=launcher.close_all)
-        windows = WindowCalls(self._screen, settler, open_terminal=lambda: launcher.open_terminal(folder, self._deadline))
+        windows = WindowCalls(self._screen, settler, gui, open_terminal=lambda: launcher.open_terminal(folder, self._deadline))
         self._calls: Mapping[str, Callable[..., Any]] = {
             "put_file": self._put_file,
             "bring_own_files": self._commands.bring_own_files,
@@ -97,7 +99,7 @@ class OsworldCalls:
             return self._calls[name](**args)
         except DisplayGone:
             raise
-        except (OSError, UnknownKey, TypeError, *APP_FAILURES) as error:
+        except (OSError, ValueError, UnknownKey, TypeError, *APP_FAILURES) as error:
             raise TaskError(f"{name}: {error}") from error
 
     def end(self) -> tuple[bool, bool]:

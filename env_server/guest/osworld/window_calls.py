@@ -10,6 +10,7 @@ from .. import processes
 from ..faults import TaskError
 from ..screen.chords import chord_keys, is_terminal_shortcut
 from ..screen.display import Screen
+from ..screen.gui import Gui
 from ..screen.settle import Settler
 from ..screen.window_list import Window
 
@@ -20,14 +21,18 @@ _SHOWN_LIMIT_S = 1.0
 """Time for them to carry out earlier requests, such as one for full screen."""
 _CALM = 5.0
 """How many times as long as usual the screen has to be quiet."""
+_DIRECTIONS = {(False, True): "up", (False, False): "down", (True, True): "right", (True, False): "left"}
+_MOST_STEPS = 100
+"""Steps of the wheel in one event."""
 
 
 class WindowCalls:
     """The calls about windows and input."""
 
-    def __init__(self, screen: Screen, settler: Settler, *, open_terminal: Callable[[], object]) -> None:
+    def __init__(self, screen: Screen, settler: Settler, gui: Gui, *, open_terminal: Callable[[], object]) -> None:
         """``open_terminal`` does as the desktop's own shortcut."""
         self._screen, self._list, self._settler, self._open_terminal = screen, screen.windows, settler, open_terminal
+        self._gui = gui
 
     def windows(self) -> list[dict[str, Any]]:
         """Open windows, the focused one first, once its program has taken all input."""
@@ -66,23 +71,31 @@ class WindowCalls:
 
     def _do(self, kind: str, text: str = "", x: int | None = None, y: int | None = None, count: int = 1) -> None:
         hand = self._screen.input
-        if kind == "key" and is_terminal_shortcut(chord_keys(text)):
-            self._open_terminal()
-        elif kind == "key":
-            hand.press_chord(text)
-        elif kind == "type":
-            hand.type_text(text)
-        elif kind in ("move", "click", "scroll"):
-            place = hand.pointer() if x is None or y is None else (x, y)
-            if kind == "move":
+        place = hand.pointer() if x is None or y is None else (x, y)
+        match kind:
+            case "key" if is_terminal_shortcut(chord_keys(text)):
+                self._open_terminal()
+            case "key":
+                hand.press_chord(text)
+            case "key_down" | "key_up":
+                self._gui.act(kind, {"keys": text})
+            case "type":
+                hand.type_text(text)
+            case "move":
                 hand.move(*place)
-            elif kind == "click":
+            case "click":
                 hand.click(*place, button=text or "left", num_clicks=count)
-            else:
-                for _ in range(abs(count)):
-                    hand.scroll(*place, "up" if count > 0 else "down")
-        else:
-            raise TaskError(f"input {kind!r} is not known here")
+            case "drag":
+                self._gui.act("drag_pixels", {"path": place})
+            case "button_down":
+                self._gui.press_button(text or "left")
+            case "button_up":
+                self._gui.release_button(text or "left")
+            case "scroll":
+                direction = _DIRECTIONS[text == "sideways", count > 0]
+                hand.scroll(*place, direction, num_clicks=min(abs(count), _MOST_STEPS))
+            case _:
+                raise TaskError(f"input {kind!r} is not known here")
 
     def _matching(self, title: str, *, strict: bool, by_class: bool) -> list[Window]:
         def fits(window: Window) -> bool:

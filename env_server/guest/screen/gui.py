@@ -42,6 +42,8 @@ class Gui:
         self._windows, self._settler, self._locked, self._open_terminal = windows, settler, locked, open_terminal
         self._held: dict[str, int] = {}
         """Keys that the agent holds down, by name, in pressing order -> key code."""
+        self._buttons: list[str] = []
+        """Mouse buttons that are held down."""
         self._actions: dict[str, Callable[[Mapping[str, Any]], str | None]] = {
             "click": self._click,
             "double_click": functools.partial(self._click, num_clicks=2),
@@ -66,9 +68,23 @@ class Gui:
         return action(args) or ""
 
     def let_go(self) -> None:
-        """Release all keys that the agent holds: its episode is over."""
+        """Release all keys and buttons that the agent holds: its episode is over."""
         while self._held:
             self._input.release_key(self._held.popitem()[1])
+        while self._buttons:
+            self._input.release(button=self._buttons.pop())
+
+    def press_button(self, button: str) -> None:
+        """Hold a mouse button down where the pointer is."""
+        if button not in self._buttons:
+            self._input.press(button=button)
+            self._buttons.append(button)
+
+    def release_button(self, button: str) -> None:
+        """Release a button that `press_button` holds; any other is up already."""
+        if button in self._buttons:
+            self._buttons.remove(button)
+            self._input.release(button=button)
 
     def _click(self, args: Mapping[str, Any], *, num_clicks: int = 1) -> None:
         button = args.get("button", "left")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from ..faults import DesktopError
@@ -210,7 +210,8 @@ class Windows:
             top = dialogs[-1]
             self._focus(top.xid, deadline)
             self._screen.input.press_chord("esc")
-            if self._closes(top.xid, time.monotonic() + _ESCAPE_LIMIT_S):
+            with suppress(DesktopError):
+                self._wait_until_gone(top.xid, time.monotonic() + _ESCAPE_LIMIT_S)
                 continue
             app = self.app_of(top)
             if app is None:
@@ -219,7 +220,7 @@ class Windows:
                 self.close(app, {top.xid}, deadline)
             except DesktopError:
                 app.program.kill()
-                self.wait(functools.partial(self._is_gone, top.xid), deadline, f"a dialog of {app.name} to be gone")
+                self._wait_until_gone(top.xid, deadline)
 
     def end_misplaced(self) -> None:
         """End every application that has a window which does not fill the screen.
@@ -229,15 +230,8 @@ class Windows:
             if app.program.running and not all(self._screen.windows.fills_screen(window.xid) for window in self.of(app)):
                 app.program.kill()
 
-    def _closes(self, xid: int, deadline: float) -> bool:
-        try:
-            self.wait(lambda: self._is_gone(xid), deadline, "a window to close")
-        except DesktopError:
-            return False
-        return True
-
-    def _is_gone(self, xid: int) -> bool:
-        return all(window.xid != xid for window in self._screen.windows.managed())
+    def _wait_until_gone(self, xid: int, deadline: float) -> None:
+        self.wait(lambda: all(window.xid != xid for window in self._screen.windows.managed()), deadline, "a window to close")
 
     def close(self, app: App, xids: set[int], deadline: float) -> None:
         """Close windows, answering questions with "don't save". Raises `DesktopError` when the program does not obey."""

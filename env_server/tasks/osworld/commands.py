@@ -11,11 +11,14 @@ import ast
 import os.path
 import re
 import shlex
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import PurePosixPath
+from typing import Any
 
-from computerrl.env_server.tasks.osworld.desktop import Command, InputEvent
+from computerrl.env_server.tasks.osworld.desktop import Command, InputEvent, OsworldDesktop
 
 FORMAT_SCREEN = (1920, 1080)
 """The screen that literal pixels in task files were taken on; they are scaled to the desktop's."""
@@ -41,6 +44,11 @@ _KEY_NAMES = {
     "pgup": "pageup", "pgdn": "pagedown", "page_up": "pageup", "page_down": "pagedown", "prior": "pageup", "next": "pagedown",
     "del": "delete", "ins": "insert", "backspace": "backspace", "\n": "enter", "\t": "tab", " ": "space",
 }  # fmt: skip
+_BUTTONS = {name: name for name in ("left", "middle", "right")}
+_BUTTONS |= {"primary": "left", "secondary": "right", "1": "left", "2": "middle", "3": "right"}
+_MOST_TIMES = 100
+"""Clicks or presses of one call."""
+_MAX_PAUSE_S = 600.0
 _PLACEHOLDER = re.compile(r"\{(SCREEN_WIDTH_HALF|SCREEN_HEIGHT_HALF|SCREEN_WIDTH|SCREEN_HEIGHT)\}")
 _PYTHON = re.compile(r"python3?(\.\d+)?")
 _PYTHON_COMMAND = re.compile(r"(^|[;&|(`\n]\s*)python(?=\s)")
@@ -89,10 +97,11 @@ def converted_files(command: Command) -> list[str]:
     return [os.path.join(given.get("--outdir", "."), f"{PurePosixPath(file).stem}.{ending}") for file in files]
 
 
-def input_script(command: Command, size: tuple[int, int]) -> Script | None:
+def input_script(command: Command, size: tuple[int, int], *, of_task_file: bool = True) -> Script | None:
     """The events that ``command`` (normalised, placeholders still in it) stands for; None: an ordinary command.
 
-    Raises `Untranslatable` for automation that is more than a list of events.
+    ``of_task_file``: pixels in it are those of `FORMAT_SCREEN`, else of this desktop's screen. Raises `Untranslatable` for
+    automation that is more than a list of events.
     """
     text = command if isinstance(command, str) else " ".join(command)
     argv = list(command) if not isinstance(command, str) else _simple_words(command)
@@ -103,12 +112,26 @@ def input_script(command: Command, size: tuple[int, int]) -> Script | None:
         literal = fill_placeholders(code, size)
         assert isinstance(literal, str)
         # Only pixels that were written as numbers belong to the other screen.
-        return _python_events(literal, size, scaled=literal == code)
+        return _python_events(literal, size, scaled=of_task_file and literal == code)
     if argv and os.path.basename(argv[0]) == "xdotool":
-        return _xdotool_events(argv[1:], size)
+        return _xdotool_events(argv[1:], size if of_task_file else FORMAT_SCREEN)
     if re.search(r"\bxdotool\b|\bydotool\b|\bxte\b", text):
         raise Untranslatable("xdotool inside a shell script")
     return None
+
+
+def seconds_of(script: Script) -> float:
+    """How long all pauses of ``script`` take."""
+    return sum(event.seconds for event in script if isinstance(event, Pause))
+
+
+def carry_out(script: Script, desktop: OsworldDesktop, *, sleep: Callable[[float], object] = time.sleep) -> None:
+    """Do all that ``script`` lists."""
+    for is_pause, part in groupby(script, lambda event: isinstance(event, Pause)):
+        if is_pause:
+            sleep(seconds_of(list(part)))
+        else:
+            desktop.input([event for event in part if isinstance(event, InputEvent)])
 
 
 def _simple_words(command: str) -> list[str] | None:
@@ -127,19 +150,29 @@ def _simple_words(command: str) -> list[str] | None:
 
 def _python_events(code: str, size: tuple[int, int], *, scaled: bool) -> Script:
     try:
-        tree = ast.parse(code)
+        return _events_of_module(ast.parse(code), size, scaled=scaled)
     except SyntaxError as error:
         raise Untranslatable(f"python code that does not parse: {error.msg}") from error
+    except (RecursionError, MemoryError) as error:
+        raise Untranslatable("python code that is nested too deeply") from error
+
+
+def _events_of_module(module: ast.Module, size: tuple[int, int], *, scaled: bool) -> Script:
     script: list[InputEvent | Pause] = []
-    for statement in tree.body:
-        if isinstance(statement, (ast.Import, ast.ImportFrom)):
-            continue
-        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) in ("pyautogui.FAILSAFE", "pyautogui.PAUSE"):
+    for statement in module.body:
+        if isinstance(statement, (ast.Import, ast.ImportFrom)) or sets_up_automation(statement):
             continue
         if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
             raise Untranslatable(f"python statement {ast.unparse(statement)!r:.60}")
         script += _python_call(statement.value)
     return [_placed(event, size) if scaled and isinstance(event, InputEvent) else event for event in script]
+
+
+def sets_up_automation(statement: ast.stmt) -> bool:
+    """Does it only prepare pyautogui, as the controllers' first words do?"""
+    if isinstance(statement, ast.Import):
+        return all(name.name == "pyautogui" for name in statement.names)
+    return isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) in ("pyautogui.FAILSAFE", "pyautogui.PAUSE")
 
 
 def _placed(event: InputEvent, size: tuple[int, int]) -> InputEvent:
@@ -151,26 +184,83 @@ def _placed(event: InputEvent, size: tuple[int, int]) -> InputEvent:
 def _python_call(call: ast.Call) -> Script:
     name = ast.unparse(call.func)
     try:
-        args = [ast.literal_eval(arg) for arg in call.args]
-        named = {keyword.arg or "": ast.literal_eval(keyword.value) for keyword in call.keywords}
+        args = [_value_of(arg) for arg in call.args]
+        named = {keyword.arg or "": _value_of(keyword.value) for keyword in call.keywords}
     except ValueError as error:
         raise Untranslatable(f"{ast.unparse(call)!r:.60}: its arguments are no literals") from error
     name = name.removeprefix("pyautogui.").removeprefix("time.")
+    try:
+        return _events_of(name, args, named)
+    except (TypeError, ValueError, LookupError, OverflowError) as error:
+        raise Untranslatable(f"{ast.unparse(call)!r:.60}: {error}") from error
+
+
+def _value_of(node: ast.expr) -> object:
+    """A literal; the way in which a pointer is to move (`pyautogui.easeInQuad`) is none, and does not matter."""
+    if isinstance(node, ast.Attribute) and ast.unparse(node).startswith("pyautogui.ease"):
+        return None
+    return ast.literal_eval(node)
+
+
+def _events_of(name: str, args: list[Any], named: dict[str, Any]) -> Script:
     if name == "sleep":
-        return [Pause(float(args[0]))]
+        return [Pause(_seconds(args[0] if args else named["seconds"]))]
     if name in ("hotkey", "press", "keyDown", "keyUp"):
         return _keys(name, args, named)
     if name in ("write", "typewrite"):
         typed = args[0] if args else named.get("message", "")
         return _keys("press", [typed], {}) if isinstance(typed, list) else [InputEvent("type", text=str(typed))]
-    if name in ("click", "doubleClick", "tripleClick", "rightClick", "middleClick", "moveTo"):
+    if name in ("click", "leftClick", "doubleClick", "tripleClick", "rightClick", "middleClick", "moveTo"):
         return [_mouse(name, args, named)]
-    if name in ("scroll", "vscroll"):
-        return [InputEvent("scroll", count=int(args[0]))]
+    if name == "dragTo":
+        if _button(named.get("button", "left")) != "left":
+            raise Untranslatable("a drag with another button than the left one")
+        x, y = _pixel(args, named)
+        return [InputEvent("drag", x=x, y=y)]
+    if name in ("mouseDown", "mouseUp"):
+        x, y = _pixel(args, named)
+        button = _button(named.get("button", args[2] if len(args) > 2 else "left"))
+        moved = [] if x is None else [InputEvent("move", x=x, y=y)]
+        return [*moved, InputEvent("button_down" if name == "mouseDown" else "button_up", text=button)]
+    if name in ("scroll", "vscroll", "hscroll"):
+        count = int(args[0] if args else named["clicks"])
+        x, y = _pixel(args[1:], named)
+        return [InputEvent("scroll", text="sideways" if name == "hscroll" else "", x=x, y=y, count=count)]
     raise Untranslatable(f"pyautogui call {name}")
 
 
-def _keys(name: str, args: list[object], named: dict[str, object]) -> Script:
+def _button(name: object) -> str:
+    button = _BUTTONS.get(str(name))
+    if button is None:
+        raise ValueError(f"no mouse button {name!r}")
+    return button
+
+
+def _times(number: object) -> int:
+    times = int(str(number))
+    if not 1 <= times <= _MOST_TIMES:
+        raise ValueError(f"something can be done 1 to {_MOST_TIMES} times")
+    return times
+
+
+def _seconds(value: object) -> float:
+    seconds = float(str(value))
+    if not 0.0 <= seconds <= _MAX_PAUSE_S:
+        raise ValueError(f"a pause is from 0 to {_MAX_PAUSE_S:g} s")
+    return seconds
+
+
+def _pixel(args: list[Any], named: dict[str, Any]) -> tuple[int | None, int | None]:
+    """The place that a call names by its first two arguments, a pair, or by name."""
+    first = args[0] if args else named.get("x")
+    if isinstance(first, (list, tuple)) and len(first) == 2:
+        x, y = first
+    else:
+        x, y = first, args[1] if len(args) > 1 else named.get("y")
+    return (int(x), int(y)) if isinstance(x, (int, float)) and isinstance(y, (int, float)) else (None, None)
+
+
+def _keys(name: str, args: list[Any], named: dict[str, Any]) -> Script:
     names = args[0] if len(args) == 1 and isinstance(args[0], list) else args
     assert isinstance(names, list)
     keys = [key_name(str(entry)) for entry in names]
@@ -181,18 +271,16 @@ def _keys(name: str, args: list[object], named: dict[str, object]) -> Script:
     kind: dict[str, InputEvent] = {"keyDown": InputEvent("key_down", keys[0]), "keyUp": InputEvent("key_up", keys[0])}
     if name in kind:
         return [kind[name]]
-    presses = named.get("presses", 1)
-    return [InputEvent("key", text=key) for _ in range(presses if isinstance(presses, int) else 1) for key in keys]
+    return [InputEvent("key", text=key) for _ in range(_times(named.get("presses", 1))) for key in keys]
 
 
-def _mouse(name: str, args: list[object], named: dict[str, object]) -> InputEvent:
-    numbers = [value for value in (*args[:2], named.get("x"), named.get("y")) if isinstance(value, (int, float))]
-    x, y = (int(numbers[0]), int(numbers[1])) if len(numbers) >= 2 else (None, None)
+def _mouse(name: str, args: list[Any], named: dict[str, Any]) -> InputEvent:
+    x, y = _pixel(args, named)
     if name == "moveTo":
         return InputEvent("move", x=x, y=y)
-    count = {"doubleClick": 2, "tripleClick": 3}.get(name) or named.get("clicks", 1)
-    button = {"rightClick": "right", "middleClick": "middle"}.get(name) or str(named.get("button", "left"))
-    return InputEvent("click", text=button, x=x, y=y, count=count if isinstance(count, int) else 1)
+    count = {"doubleClick": 2, "tripleClick": 3}.get(name) or named.get("clicks", args[2] if len(args) > 2 else 1)
+    button = {"rightClick": "right", "middleClick": "middle"}.get(name) or named.get("button", "left")
+    return InputEvent("click", text=_button(button), x=x, y=y, count=_times(count))
 
 
 def key_name(name: str) -> str:

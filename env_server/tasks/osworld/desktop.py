@@ -61,14 +61,16 @@ class Tab:
 class InputEvent:
     """One thing done with mouse or keyboard."""
 
-    kind: Literal["key", "key_down", "key_up", "type", "move", "click", "scroll"]
+    kind: Literal["key", "key_down", "key_up", "type", "move", "click", "drag", "button_down", "button_up", "scroll"]
+    """`drag`: with the left button, from where the pointer is; `button_down`, `button_up`: a mouse button, there."""
     text: str = ""
-    """`key`: a chord such as ``ctrl+s`` (names of the action space); `type`: the text; `click`: the button."""
+    """Of keys a chord such as ``ctrl+s`` (names of the action space); `type`: the text; `click`, `button_...`: the button;
+    `scroll`: ``sideways`` or nothing."""
     x: int | None = None
     """Pixel on this desktop's screen; None: where the pointer is."""
     y: int | None = None
     count: int = 1
-    """Clicks; wheel steps, negative down."""
+    """Clicks; wheel steps, negative down, or left."""
 
 
 @dataclass(frozen=True, slots=True)

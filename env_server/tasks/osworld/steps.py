@@ -8,15 +8,14 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from computerrl.common.errors import TaskFailed
 from computerrl.env_server.tasks.osworld.abilities import is_ignored
 from computerrl.env_server.tasks.osworld.assets import Assets
-from computerrl.env_server.tasks.osworld.commands import Pause, converted_files, fill_placeholders, input_script, normalise
-from computerrl.env_server.tasks.osworld.desktop import InputEvent, OsworldDesktop, RunResult, bring
+from computerrl.env_server.tasks.osworld.commands import carry_out, converted_files, fill_placeholders, input_script, normalise
+from computerrl.env_server.tasks.osworld.desktop import OsworldDesktop, RunResult, bring
 from computerrl.env_server.tasks.osworld.format import (
     CloseTabsStep,
     DownloadStep,
@@ -142,11 +141,7 @@ class Carrier:
         script = input_script(command, self.desktop.screen_size())
         if script is None:
             return False
-        for is_pause, part in groupby(script, lambda event: isinstance(event, Pause)):
-            if is_pause:
-                self.sleep(sum(event.seconds for event in part if isinstance(event, Pause)))
-            else:
-                self.desktop.input([event for event in part if isinstance(event, InputEvent)])
+        carry_out(script, self.desktop, sleep=self.sleep)
         return True
 
     def _sleep(self, step: SleepStep) -> None:

@@ -54,6 +54,20 @@ def _python(code: str) -> list[str]:
             _python("import pyautogui; pyautogui.keyDown('Alt'); pyautogui.keyUp('Alt')"),
             [InputEvent("key_down", "alt"), InputEvent("key_up", "alt")],
         ),
+        (
+            _python(
+                "pyautogui.moveTo(30, 60, 0.7, pyautogui.easeInQuad); pyautogui.dragTo((60, 30), duration=1.0, button='left')"
+            ),
+            [InputEvent("move", x=20, y=40), InputEvent("drag", x=40, y=20)],
+        ),
+        (
+            _python("import pyautogui; pyautogui.mouseDown(x=30, y=60, button='secondary'); pyautogui.mouseUp(button='right')"),
+            [InputEvent("move", x=20, y=40), InputEvent("button_down", "right"), InputEvent("button_up", "right")],
+        ),
+        (
+            _python("import pyautogui; pyautogui.scroll(-3, 30, 60); pyautogui.hscroll(clicks=2)"),
+            [InputEvent("scroll", x=20, y=40, count=-3), InputEvent("scroll", "sideways", count=2)],
+        ),
         (["xdotool", "key", "--clearmodifiers", "Control+Return"], [InputEvent("key", "ctrl+enter")]),
         (
             ["xdotool", "mousemove", "1920", "1080", "click", "1"],
@@ -69,6 +83,13 @@ def test_input_script_automation_becomes_events(command: Any, script: Any) -> No
     assert input_script(command, SIZE) == script
 
 
+def test_pixels_of_an_agent_are_those_of_this_desktop() -> None:
+    clicked = [InputEvent("click", "left", 960, 540)]
+    assert input_script(_python("import pyautogui; pyautogui.click(960, 540)"), SIZE, of_task_file=False) == clicked
+    moved = [InputEvent("move", x=960, y=540), InputEvent("click", "left")]
+    assert input_script(["xdotool", "mousemove", "960", "540", "click", "1"], SIZE, of_task_file=False) == moved
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -76,6 +97,15 @@ def test_input_script_automation_becomes_events(command: Any, script: Any) -> No
         _python("import pyautogui; pyautogui.screenshot('x.png')"),
         _python("import pyautogui; pyautogui.write(open('/etc/passwd').read())"),
         _python("import pyautogui; pyautogui.hotkey("),
+        _python("import pyautogui; pyautogui.press(" + "-" * 5000 + "1)"),
+        _python("import pyautogui; pyautogui.press('a\0b')"),
+        _python("import pyautogui; pyautogui.click(1, 2, button='none')"),
+        _python("import pyautogui; pyautogui.click(1, 2, clicks=10**9)"),
+        _python("import pyautogui; pyautogui.press('a', presses=1000)"),
+        _python("import pyautogui; pyautogui.dragTo(1, 2, button='right')"),
+        _python("import pyautogui; pyautogui.scroll()"),
+        _python("import pyautogui, time; time.sleep(-1)"),
+        _python("import pyautogui, time; time.sleep(float('inf'))"),
         "sleep 1; python -c \"import pyautogui; pyautogui.press('a')\"",
         "xdotool key a; ls",
         ["xdotool", "search", "--name", "x"],

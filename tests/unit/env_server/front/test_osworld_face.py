@@ -1,0 +1,296 @@
+"""OSWorld's requests on imitated desktops, whose guest says what it was asked. Its own programs: tests/integration/roles."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import threading
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from computerrl.common.errors import DesktopBroken
+from computerrl.env_server.drivers.scripted import ScriptedDriver
+from computerrl.env_server.front.access import MAX_BODY_BYTES, MAX_UPLOAD_BYTES, Access
+from computerrl.env_server.front.app import make_app
+from computerrl.env_server.front.openenv import SESSION_HEADER
+from computerrl.env_server.front.sessions import Sessions
+from computerrl.env_server.front.threads import Threads
+
+TOKEN = "a-token-of-a-test-that-is-long"
+Json = dict[str, Any]
+TREE = (
+    '<desktop-frame xmlns:a="urn:accessibility:state" xmlns:b="urn:accessibility:component">'
+    '<terminal name="Terminal" a:focused="true" b:screencoord="(0, 0)">~$ ls\n</terminal></desktop-frame>'
+)
+WINDOW = {"title": "a - Terminal", "window_class": "Xfce4-terminal", "x": 0, "y": 0, "width": 700, "height": 500}
+WRAPPED = "import pyautogui; import time; pyautogui.FAILSAFE = False; {}"
+
+
+class Guest:
+    """Stands for the guest's side of `CalledDesktop`."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Json]] = []
+        self.answers: Json = {
+            "screen_size": [800, 600],
+            "tree": TREE,
+            "windows": [WINDOW],
+            "run": {"returncode": 3, "stdout": "out", "stderr": "err"},
+            "read_file": base64.b64encode(b"content").decode(),
+            "open": True,
+            "activate_window": True,
+            "close_window": False,
+        }
+
+    def get(self, _driver: ScriptedDriver, kind: str, **args: Any) -> Any:
+        assert kind == "osworld"
+        name = args.pop("call")
+        self.calls.append((name, args))
+        answer = self.answers.get(name)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def called(self) -> list[tuple[str, Json]]:
+        """What it was asked beside the screen's size."""
+        return [call for call in self.calls if call[0] != "screen_size"]
+
+
+@pytest.fixture
+def guest(monkeypatch: pytest.MonkeyPatch) -> Guest:
+    guest = Guest()
+    monkeypatch.setattr(ScriptedDriver, "get", lambda driver, kind, **args: guest.get(driver, kind, **args))
+    return guest
+
+
+def client_of(sessions: Sessions, *, allow_execute: bool) -> TestClient:
+    app = make_app(sessions, Threads(2), picture_format="webp", port=8000, allow_execute=allow_execute)
+    client = TestClient(Access(app, token=TOKEN, host="127.0.0.1"), base_url="http://127.0.0.1:8000")
+    client.auth = ("nobody", TOKEN)
+    client.auth = (client.post("/osworld/session").json()["session"], TOKEN)
+    return client
+
+
+@pytest.fixture
+def client(sessions: Sessions, guest: Guest) -> TestClient:
+    return client_of(sessions, allow_execute=False)
+
+
+@pytest.fixture
+def commander(sessions: Sessions, guest: Guest) -> TestClient:
+    return client_of(sessions, allow_execute=True)
+
+
+def name_of(sessions: Sessions) -> str:
+    """Name of the only session."""
+    (name,) = sessions._sessions
+    return name
+
+
+def pressed(*keys: str) -> tuple[str, Json]:
+    blank = {"x": None, "y": None, "count": 1}
+    return "input", {"events": [{"kind": "key", "text": key, **blank} for key in keys]}
+
+
+def python(code: str) -> Json:
+    return {"command": ["python", "-c", code], "shell": False}
+
+
+# --- what is seen ----------------------------------------------------------------------------------------------------
+
+
+def test_what_controllers_read(client: TestClient, guest: Guest) -> None:
+    picture = client.get("/screenshot")
+    assert picture.headers["content-type"] == "image/png" and Image.open(io.BytesIO(picture.content)).size == (800, 600)
+    tree = client.get("/accessibility").json()["AT"]
+    assert 'xmlns:a="https://accessibility.ubuntu.example.org/ns/state"' in tree and "urn:" not in tree
+    assert client.get("/terminal").json() == {"output": "~$ ls", "status": "success"}
+    assert client.post("/screen_size").json() == {"width": 800, "height": 600}
+    assert client.post("/window_size", data={"app_class_name": "terminal"}).json() == {"width": 700, "height": 500}
+    assert client.post("/window_size", data={"app_class_name": "gimp"}).json() is None
+    assert (
+        client.post("/desktop_path").json() == {"desktop_path": "/home/user/Desktop"} and client.get("/platform").text == "Linux"
+    )
+    assert client.post("/file", data={"file_path": "~/a b"}).content == b"content"
+    assert guest.called()[-1] == ("read_file", {"path": "/home/user/a b"})
+    guest.answers["read_file"] = None
+    assert client.post("/file", data={"file_path": "/none"}).status_code == 404
+    guest.answers["run"] = {"returncode": 0, "stdout": "30 40\n", "stderr": ""}
+    assert client.get("/cursor_position").json() == [30, 40]
+    guest.answers["run"] = {"returncode": 0, "stdout": '{"name": "user"}', "stderr": ""}
+    assert client.post("/list_directory", json={"path": "/home/user"}).json() == {"directory_tree": {"name": "user"}}
+    for output, status in (("null", 400), ('{"name": "us', 422), ("", 422)):
+        guest.answers["run"] = {"returncode": 0, "stdout": output, "stderr": ""}
+        assert client.post("/list_directory", json={"path": "/x"}).status_code == status
+
+
+def test_set_ups_without_commands(client: TestClient, guest: Guest) -> None:
+    form = {"data": {"file_path": "$HOME/a"}, "files": {"file_data": ("a", b"data")}}
+    assert client.post("/setup/upload", **form).text == "File Uploaded: 4 bytes"
+    assert client.post("/setup/open_file", json={"path": "~/a"}).status_code == 200
+    window = {"window_name": "Term", "strict": False, "by_class": False}
+    assert client.post("/setup/activate_window", json=window).status_code == 200
+    assert client.post("/setup/close_window", json=window).status_code == 400
+    asked = {"title": "Term", "strict": False, "by_class": False}
+    assert guest.called() == [
+        ("put_file", {"path": "/home/user/a", "data": base64.b64encode(b"data").decode()}),
+        ("open", {"path": "/home/user/a"}),
+        ("activate_window", asked),
+        ("close_window", asked),
+    ]
+    guest.answers["open"] = False
+    assert client.post("/setup/open_file", json={"path": "~/a"}).status_code == 422
+
+
+# --- what is done ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/execute", "/setup/execute"])
+def test_pyautogui_is_read_and_becomes_input_of_this_screen(client: TestClient, guest: Guest, path: str) -> None:
+    reply = client.post(path, json=python(WRAPPED.format("pyautogui.click(790, 590); time.sleep(0.01); pyautogui.press('a')")))
+    assert reply.json() == {"status": "success", "output": "", "error": "", "returncode": 0}
+    clicked = {"kind": "click", "text": "left", "x": 790, "y": 590, "count": 1}
+    assert guest.called() == [("input", {"events": [clicked]}), pressed("a")]
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["for _ in range(3): pyautogui.press('a')", "pyautogui.locateOnScreen('a.png')", "pyautogui.press(", "time.sleep(90); " * 2],
+)
+def test_automation_that_is_no_list_of_calls_ends_with_an_error_that_says_so(
+    client: TestClient, commander: TestClient, guest: Guest, code: str
+) -> None:
+    for one in (client, commander):
+        reply = one.post("/execute", json=python(WRAPPED.format(code + "; pyautogui.press('b')")))
+        assert reply.status_code == 200 and reply.json()["returncode"] == 1 and reply.json()["error"]
+    assert guest.called() == []
+
+
+COMMANDS: list[tuple[str, Json, Json]] = [
+    ("/execute", {"command": "echo $HOME", "shell": True}, {"command": "echo $HOME", "timeout_s": 120.0}),
+    ("/execute", {"command": "ls -l 'a b'"}, {"command": ["ls", "-l", "a b"], "timeout_s": 120.0}),
+    ("/setup/execute", {"command": ["ls"]}, {"command": ["ls"], "timeout_s": 120.0}),
+    (
+        "/execute",
+        python(WRAPPED.format("import platform; print(platform.system())")),
+        {"command": ["python3", "-c", "import time\nimport platform\nprint(platform.system())"], "timeout_s": 120.0},
+    ),
+    ("/run_python", {"code": "print(1)"}, {"command": ["python3", "-c", "print(1)"], "timeout_s": 90.0}),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "asked"), COMMANDS)
+def test_commands_run_where_the_server_allows_it(commander: TestClient, guest: Guest, path: str, body: Json, asked: Json) -> None:
+    said = commander.post(path, json=body).json()
+    assert guest.called() == [("run", asked)]
+    assert (said["output"], said["error"], said.get("returncode", said.get("return_code"))) == ("out", "err", 3)
+
+
+def test_scripts_and_programs_that_go_on(commander: TestClient, guest: Guest) -> None:
+    said = commander.post("/run_bash_script", json={"script": "pwd", "timeout": 7, "working_dir": "$(reboot)"}).json()
+    assert said == {"status": "error", "output": "outerr", "error": "", "returncode": 3}
+    assert commander.post("/setup/launch", json={"command": ["vlc", "a"]}).status_code == 200
+    (_, ran), launched = guest.called()
+    assert ran["command"][4:] == ["$(reboot)", "pwd"] and ran["timeout_s"] == 7.0 and "$(" not in ran["command"][2]
+    assert launched == ("launch", {"command": ["vlc", "a"]})
+
+
+def test_no_command_runs_unless_the_server_allows_it(client: TestClient, guest: Guest) -> None:
+    refused = [(path, body) for path, body, _ in COMMANDS]
+    refused += [("/run_bash_script", {"script": "ls"}), ("/setup/launch", {"command": ["vlc"]})]
+    for path, body in refused:
+        reply = client.post(path, json=body)
+        assert reply.status_code == 403 and "--allow-execute" in reply.json()["message"]
+    assert guest.called() == []
+
+
+def test_what_is_not_served_says_why(client: TestClient) -> None:
+    for path in ("/wallpaper", "/start_recording", "/end_recording", "/setup/download_file", "/setup/execute_with_verification"):
+        reply = client.post(path)
+        assert reply.status_code == 403 and reply.json()["message"].startswith(path)
+
+
+# --- whose desktop ---------------------------------------------------------------------------------------------------
+
+
+def test_requests_without_a_session_or_token(sessions: Sessions, client: TestClient) -> None:
+    for auth, status in (
+        (("", TOKEN), 400),
+        (("another", TOKEN), 410),
+        ((name_of(sessions), "wrong"), 401),
+    ):
+        assert client.get("/screenshot", auth=auth).status_code == status
+    assert client.delete("/osworld/session").status_code == 204 and len(sessions) == 0
+    assert client.get("/screenshot").status_code == 410
+
+
+def test_episode_whose_desktop_was_touched_from_outside_is_never_judged(client: TestClient, sessions: Sessions) -> None:
+    session = {SESSION_HEADER: name_of(sessions)}
+    client.post("/reset", json={"task": "calc-set-cell", "seed": 5}, headers=session)
+    client.post("/execute", json=python(WRAPPED.format("pyautogui.press('a')")))
+    reply = client.post("/step", json={"action": {"text": "done()"}}, headers=session)
+    assert reply.status_code == 400 and "reset first" in reply.json()["message"]
+    assert client.post("/reset", json={"task": "calc-set-cell", "seed": 5}, headers=session).status_code == 200
+
+
+def test_desktop_that_broke_is_replaced_at_the_next_reset(client: TestClient, guest: Guest) -> None:
+    guest.answers["tree"] = DesktopBroken("gone")
+    assert client.get("/accessibility").status_code == 503
+    assert client.get("/screenshot").status_code == 400
+    guest.answers["tree"] = TREE
+    assert client.post("/osworld/reset").status_code == 200
+    assert client.get("/accessibility").status_code == 200
+
+
+def test_no_third_session_on_two_desktops(client: TestClient, commander: TestClient) -> None:
+    del commander
+    assert client.post("/osworld/session").status_code == 429
+
+
+def test_files_may_be_longer_than_other_requests(client: TestClient) -> None:
+    assert client.post("/execute", content=b"x" * (MAX_BODY_BYTES + 1)).status_code == 413
+    form: Any = {"data": {"file_path": "/a"}, "files": {"file_data": ("a", bytes(MAX_BODY_BYTES + 1))}}
+    assert client.post("/setup/upload", **form).status_code == 200
+    headers = {"Content-Length": str(MAX_UPLOAD_BYTES + 1)}
+    assert client.post("/setup/upload", content=b"", headers=headers).status_code == 413
+
+
+_TEXT = st.text(st.characters(), max_size=20) | st.sampled_from(["\0", "\ud800", "a" * 300, "'", "pyautogui.press(", "~"])
+_VALUES = st.recursive(st.none() | st.booleans() | st.integers() | _TEXT, lambda inner: st.lists(inner, max_size=3), max_leaves=4)
+_BODIES = st.dictionaries(st.sampled_from(["command", "shell", "code", "script", "path", "window_name", "timeout"]), _VALUES)
+_PATHS = st.sampled_from(
+    ["/execute", "/setup/launch", "/run_python", "/run_bash_script", "/list_directory", "/setup/open_file", "/setup/close_window"]
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@given(path=_PATHS, body=_BODIES)
+def test_any_json_is_answered_and_the_desktop_goes_on(commander: TestClient, path: str, body: Json) -> None:
+    assert commander.post(path, content=json.dumps(body)).status_code in (200, 400, 403, 422)
+    assert commander.post("/screen_size").status_code == 200
+
+
+def test_one_desktop_takes_one_request_at_a_time(client: TestClient, guest: Guest, monkeypatch: pytest.MonkeyPatch) -> None:
+    began, may_go_on = threading.Event(), threading.Event()
+    get = guest.get
+
+    def slow(driver: ScriptedDriver, kind: str, **args: Any) -> Any:
+        if args["call"] == "windows":
+            began.set()
+            may_go_on.wait(30)
+        return get(driver, kind, **args)
+
+    monkeypatch.setattr(ScriptedDriver, "get", lambda driver, kind, **args: slow(driver, kind, **args))
+    thread = threading.Thread(target=lambda: client.post("/window_size", data={"app_class_name": "a"}))
+    thread.start()
+    assert began.wait(30)
+    assert client.get("/accessibility").status_code == 400
+    may_go_on.set()
+    thread.join(30)
+    assert client.get("/accessibility").status_code == 200
