@@ -47,7 +47,8 @@ Getter = Callable[..., Any]
 - ``file_bytes`` (``path``): the file's bytes, or None when there is no such file
 - ``folder_listing`` (``path="."``): sorted relative paths of everything below, folders end with ``/``
 - ``editor_text``: the text in the editor's window, saved or not
-- ``osworld`` (``call``, and that call's arguments): one call of `env_server.tasks.osworld.desktop.CalledDesktop`; calls act too
+- ``osworld`` (``call``, and that call's arguments): one call of `env_server.tasks.osworld.desktop.CalledDesktop`; calls act too.
+  With ``by_agent`` keys that are held down stay down; no evaluator asks so
 - ``fingerprint``: everything that an episode could leave behind, for tests and soaks (`guest.fingerprint.take`)
 - ``final_action``: the action that ended the episode, ``done``, ``fail`` or empty; known to evaluators only
 - ``outputs``: the instance's `TaskInstance.outputs`; known to evaluators only

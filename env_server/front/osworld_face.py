@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, TypeVar
 from xml.etree import ElementTree
 
@@ -129,8 +130,12 @@ class OsworldFace:
         return await self._threads.run(lambda: self.sessions.use(session, work, limit_s=limit_s))
 
     async def on_desktop(self, session: str, work: Callable[[CalledDesktop], T], *, limit_s: float = 30.0) -> T:
-        """`on_driver` with the calls of set-up steps and getters."""
-        return await self.on_driver(session, lambda driver: work(CalledDesktop(driver.get)), limit_s=limit_s)
+        """`on_driver` with the calls of set-up steps and getters; keys that are held down stay down."""
+
+        def on_calls(driver: DesktopDriver) -> T:
+            return work(CalledDesktop(partial(driver.get, by_agent=True)))
+
+        return await self.on_driver(session, on_calls, limit_s=limit_s)
 
     async def begin(self) -> str:
         """A new session with an empty desktop."""

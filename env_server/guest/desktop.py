@@ -253,8 +253,10 @@ class Desktop:
     # --- facts ---
 
     def get(self, kind: str, args: Mapping[str, Any], *, deadline: float) -> Any:
-        """One fact for an evaluator. Keys that the agent holds down are released: evaluators may press keys, too."""
-        self._gui.let_go()
+        """One fact for an evaluator, or, with ``args["by_agent"]``, for the agent itself. For evaluators, who may press keys, too,
+        the keys that an agent holds down are released."""
+        if not args.get("by_agent"):
+            self._gui.let_go()
         apps, folder = self._apps, self._folder
         is_office_file = kind in _FILE_FACTS and apps.is_office_open()
         if is_office_file or (kind in _FACTS_OF_APPS and self._view.may_lag):
@@ -272,7 +274,7 @@ class Desktop:
             "web_result": lambda: apps.chromium.page.result(timeout_s=left(deadline)),
             "calc_cells": lambda: apps.calc.read(args["range"], timeout_s=left(deadline)),
             "osworld": lambda: self._osworld.call(
-                str(args["call"]), {key: args[key] for key in args if key != "call"}, deadline=deadline
+                str(args["call"]), {key: args[key] for key in args if key not in ("call", "by_agent")}, deadline=deadline
             ),
             "file_bytes": lambda: folder.bytes_or_none(args["path"]),
             "file_text": lambda: folder.text_or_none(args["path"]),

@@ -25,7 +25,7 @@ from computerrl.launch.supervision import processes
 from tests.foreign.environment import make_environment
 
 ROOT = Path(__file__).resolve().parents[3]
-FOREIGN = ROOT / "tests" / "foreign"
+FOREIGN, ORACLE = ROOT / "tests" / "foreign", ROOT / "tests" / "oracle"
 START_LIMIT_S = 180.0
 FAMILIES = "tasks.families=[web-click-button,calc-set-cell]"
 
@@ -174,6 +174,43 @@ def test_openenv_s_own_client_plays_two_desktops_and_is_told_that_there_is_no_th
     assert found["played"][1]["results"][1]["observation"]["action_error"]
     assert found["played"][1]["state"] == {"episode_id": None, "step_count": 2, "task": "calc-set-cell", "seed": 5, "done": True}
     assert found["other"]["step_count"] == 0 and "CAPACITY_REACHED" in found["refused"]
+
+
+@pytest.mark.release
+@pytest.mark.timeout(3600)
+def test_desktop_env_and_a_published_agent_play_as_in_a_virtual_machine(tmp_path: Path) -> None:
+    python = make_environment(tmp_path / "osworld", ORACLE / "requirements.txt", FOREIGN / "osworld_requirements.txt")
+    note, found_file = tmp_path / "note.txt", tmp_path / "found.json"
+    note.write_text("some")
+    (tmp_path / "server").mkdir()
+    server = DesktopServer(
+        tmp_path / "server", "desktop.num_desktops=1", "desktop.apps=[]", "desktop.image=full", "--allow-execute"
+    )
+    try:
+        environment = {"COMPUTERRL_SERVER": server.address, "COMPUTERRL_TOKEN_FILE": str(server.token_file)}
+        subprocess.run(
+            [str(python), "-I", str(FOREIGN / "osworld_player.py"), str(ROOT / "examples"), str(found_file)],
+            env={**os.environ, **environment},
+            cwd=tmp_path,
+            input=json.dumps({"note": str(note)}).encode(),
+            check=True,
+            timeout=900,
+        )
+        with server.client() as client:
+            # `close` has given the only desktop back.
+            client.delete("/session", headers=server.begin(client)[0])
+    finally:
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(timeout=60) == 0, server.output
+    found = json.loads(found_file.read_text())
+    assert [found[name] for name in ("untouched", "solved", "after_reset", "given_up")] == [0.0, 1.0, 0.0, 0]
+    assert found["picture"] == b"\x89PNG\r\n\x1a\n".hex() and "accessibility.ubuntu.example.org" in found["tree"]
+    assert len(found["actions"]) == 5 and found["actions"][-1] == "DONE"
+    said = found["controllers"]
+    assert said["terminal"].splitlines()[:2] == ["~$ echo 'it''s'A", "itsA"] and said["script"]["output"] == "42\n"
+    assert (said["bash"]["output"], said["bash"]["returncode"]) == ("/tmp\n", 1) and said["missing"]["returncode"] == 1
+    assert said["tree"]["children"] == [{"type": "file", "name": "note.txt"}] and said["size"] == {"width": 800, "height": 600}
+    assert (said["platform"], said["desktop"], said["pointer"]["returncode"]) == ("Linux", "/home/user/Desktop", 0)
 
 
 @pytest.mark.release
