@@ -253,8 +253,8 @@ class Desktop:
     # --- facts ---
 
     def get(self, kind: str, args: Mapping[str, Any], *, deadline: float) -> Any:
-        """One fact for an evaluator, or, with ``args["by_agent"]``, for the agent itself. Evaluators may press keys, too: those that
-        an agent holds down are released for them."""
+        """One fact for an evaluator, or, with ``args["by_agent"]``, for the agent. Evaluators may press keys, too: those that an
+        agent holds down are released for them."""
         if not args.get("by_agent"):
             self._gui.let_go()
         apps, folder = self._apps, self._folder
