@@ -108,8 +108,8 @@ class Desktop:
         self._gui = Gui(self._screen, windows, settler, locked=apps.chromium, open_terminal=launcher.terminal_shortcut)
         self._api = Api(apps, openers, launcher, windows, self._screen.input, self._folder)
         self._osworld = OsworldCalls(session, apps, openers, launcher, settler, self._view, self._gui, folder=places.agent)
-        self._used_s: dict[str, tuple[int, float]] = {}
-        """Of each warm application, how often it had been started before the last action, and the processor time it had used."""
+        self._used_s: dict[str, float] = {}
+        """Processor time that each warm application had used before the last action."""
         self._finishes_itself = False
         """Does the task end when its page has given its verdict?"""
 
@@ -227,13 +227,13 @@ class Desktop:
             raise Refused(f"{busy} is still busy with what it was given: wait, and try again") from error
 
     def _note_processor_time(self) -> None:
-        self._used_s = {app.name: (app.program.num_starts, app.program.processor_s) for app in self._apps.warm}
+        self._used_s = {app.name: app.program.processor_s for app in self._apps.warm}
 
     def _busy_app(self) -> str:
         """Name of an application that is busy with what the agent has given it; empty: none is, others keep it from answering."""
+        # One that did not obey has been started anew meanwhile: it was busy before.
         for app in self._apps.warm:
-            num_starts, used_s = self._used_s[app.name]
-            if app.program.processor_s - (used_s if app.program.num_starts == num_starts else 0.0) >= processes.BUSY_S:
+            if app.program.processor_s - self._used_s[app.name] >= processes.BUSY_S:
                 return app.name
         return ""
 

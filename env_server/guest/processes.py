@@ -372,6 +372,8 @@ class Program:
         self._begin = _die_with_guest if sends_files else _begin_limited
         self.log = log_folder / f"{name}.log"
         self._log_start = 0
+        self._killed_s = 0.0
+        """Processor time of processes that were killed."""
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -391,7 +393,10 @@ class Program:
 
     @property
     def processor_s(self) -> float:
-        """Processor time in seconds that its process has used; 0 before the first start, and once it has ended."""
+        """Processor time in seconds that its process has used, and those before it up to when they were killed."""
+        return self._killed_s + self._living_s()
+
+    def _living_s(self) -> float:
         try:
             with open(f"/proc/{self.pid}/stat", encoding="utf-8", errors="replace") as file:
                 fields = file.read().rpartition(")")[2].split()
@@ -435,6 +440,8 @@ class Program:
         """End it and its process group at once."""
         if self._process is None:
             return
+        if self.is_held:  # else its number may be another's by now
+            self._killed_s += self._living_s()
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except ProcessLookupError:

@@ -17,7 +17,7 @@ from ..screen.window_list import Window
 _WINDOW_LIMIT_S = 10.0
 _TAKEN_LIMIT_S = 5.0
 """Time for applications to take the events of one call; on a screen that never rests they take all of it."""
-_SHOWN_LIMIT_S = 1.0
+_SHOWN_LIMIT_S = 3.0
 """Time for them to carry out earlier requests, such as one for full screen."""
 _CALM = 5.0
 """How many times as long as usual the screen has to be quiet."""

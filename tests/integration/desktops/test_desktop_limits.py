@@ -178,7 +178,7 @@ def test_office_that_an_agent_keeps_busy_is_the_agent_s_affair(tmp_path: Path, s
 
 @pytest.mark.release
 def test_editor_that_an_agent_keeps_busy_is_the_agent_s_affair(tmp_path: Path) -> None:
-    with open_desktop(tmp_path, DesktopConfig(apps=("editor",), step_deadline_s=20.0)) as desktop:
+    with open_desktop(tmp_path, DesktopConfig(apps=("editor",), step_deadline_s=5.0)) as desktop:
         player = Player(desktop)
         player.start(SetupStep("editor_open", {"path": "note.txt", "text": "word"}))
         CalledDesktop(desktop.get).run(LONG_LINE, timeout_s=60.0)

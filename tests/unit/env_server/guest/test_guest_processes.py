@@ -148,3 +148,19 @@ def test_shells_of_a_terminal_are_waited_for_when_it_ends(tmp_path: Path) -> Non
     assert (tmp_path / "history").read_text() == "typed\n"
     assert any(pid == os.getpid() for pid, _ in own_process)
     terminal.kill()
+
+
+def test_processor_time_of_a_program_goes_on_over_a_new_start(tmp_path: Path) -> None:
+    program = Program("busy", ["sh", "-c", "while :; do :; done"], env={"PATH": "/usr/bin:/bin"}, log_folder=tmp_path)
+    assert program.processor_s == 0.0
+    for _ in range(3):
+        before = program.processor_s
+        program.start()
+        while program.processor_s < before + 0.05:
+            time.sleep(0.01)
+        reached = program.processor_s
+        program.kill()
+        assert program.processor_s >= reached
+        program.kill()
+        assert program.processor_s < reached + 60.0
+    program.kill()
