@@ -11,6 +11,7 @@ import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, Request
@@ -20,6 +21,7 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
+from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
@@ -100,9 +102,32 @@ def running_service(config: RunConfig, screenshots: RecentScreenshots, *, lease_
         shutil.rmtree(folder, ignore_errors=True)
 
 
+class Refusal(BaseModel):
+    """Why a request was not carried out."""
+
+    error: str = Field(description="kind of the reason, for programs")
+    message: str = Field(description="the reason, for people, with what to do instead")
+
+
+_REFUSALS: dict[int | str, dict[str, Any]] = {
+    400: {"description": "the request asks for something that there is not, or not now"},
+    401: {"description": "no token, or a wrong one"},
+    403: {"description": "the server does not do this for anyone"},
+    404: {"description": "there is no such thing"},
+    405: {"description": "no such method"},
+    410: {"description": "the session has ended"},
+    413: {"description": "too long"},
+    422: {"description": "the request is malformed, or the desktop cannot do this"},
+    429: {"description": "every desktop is taken; come back after Retry-After seconds"},
+    503: {"description": "the desktop broke; the next reset gets another one"},
+    504: {"description": "the desktop did not answer in time"},
+}
+
+
 def make_app(sessions: Sessions, threads: Threads, *, picture_format: str, port: int, allow_execute: bool = False) -> FastAPI:
     """All faces on ``sessions``, without access control. ``allow_execute``: see `OsworldFace`."""
-    app = FastAPI(title="ComputerRL desktops", docs_url=None, redoc_url=None)
+    refusals = {status: {**refusal, "model": Refusal} for status, refusal in _REFUSALS.items()}
+    app = FastAPI(title="ComputerRL desktops", docs_url=None, redoc_url=None, responses=refusals)
 
     @app.get("/health")
     async def health() -> dict[str, str]:

@@ -53,6 +53,8 @@ _SPACES = {
 _COMMAND_LIMIT_S = 120.0
 """Time for a command, as in OSWorld's server."""
 _SCRIPT_LIMIT_S = 90.0
+_INPUT_LIMIT_S = 10.0
+"""Time for one event of mouse or keyboard, on a busy machine."""
 _MOST_PAUSES_S = 100.0
 _POINTER = "from Xlib.display import Display; p = Display().screen().root.query_pointer(); print(p.root_x, p.root_y)"
 _LISTING = """
@@ -125,17 +127,17 @@ class OsworldFace:
         self._threads = threads
         self._allow_execute = allow_execute
 
-    async def on_driver(self, session: str, work: Callable[[DesktopDriver], T], *, limit_s: float = 30.0) -> T:
-        """What ``work`` returns; ``limit_s``: time for it beyond the desktop's own deadlines."""
-        return await self._threads.run(lambda: self.sessions.use(session, work, limit_s=limit_s))
+    async def on_driver(self, session: str, work: Callable[[DesktopDriver], T], *, extra_s: float = 0.0) -> T:
+        """See `Sessions.use`."""
+        return await self._threads.run(lambda: self.sessions.use(session, work, extra_s=extra_s))
 
-    async def on_desktop(self, session: str, work: Callable[[CalledDesktop], T], *, limit_s: float = 30.0) -> T:
+    async def on_desktop(self, session: str, work: Callable[[CalledDesktop], T], *, extra_s: float = 0.0) -> T:
         """`on_driver` with the calls of set-up steps and getters; keys that are held down stay down."""
 
         def on_calls(driver: DesktopDriver) -> T:
             return work(CalledDesktop(partial(driver.get, by_agent=True)))
 
-        return await self.on_driver(session, on_calls, limit_s=limit_s)
+        return await self.on_driver(session, on_calls, extra_s=extra_s)
 
     async def begin(self) -> str:
         """A new session with an empty desktop."""
@@ -159,8 +161,7 @@ class OsworldFace:
         """Carry out a command: mouse and keyboard, or a program of the container. Raises `NotAllowed`."""
         try:
             command = normalise(body.command, shell=body.shell)
-            size = await self.on_desktop(session, lambda desktop: desktop.screen_size())
-            script = input_script(command, size, of_task_file=False)
+            script = input_script(command, None)
         except Untranslatable as error:
             plain = _without_automation(body.command)
             if plain is None:
@@ -175,7 +176,9 @@ class OsworldFace:
         if pauses_s > _MOST_PAUSES_S:
             return _failed(f"pauses of {pauses_s:g} s, more than {_MOST_PAUSES_S:g}")
         try:
-            await self.on_desktop(session, lambda desktop: carry_out(script, desktop), limit_s=30.0 * len(script) + pauses_s)
+            await self.on_desktop(
+                session, lambda desktop: carry_out(script, desktop), extra_s=_INPUT_LIMIT_S * len(script) + pauses_s
+            )
         except TaskFailed as error:
             return _failed(str(error))
         return {"status": "success", "output": "", "error": "", "returncode": 0}
@@ -183,7 +186,7 @@ class OsworldFace:
     async def run(self, session: str, command: Command, *, limit_s: float) -> RunResult:
         """Run a command of the client's in the container. Raises `NotAllowed`."""
         self.require_execution()
-        return await self.on_desktop(session, lambda desktop: desktop.run(command, timeout_s=limit_s), limit_s=30.0 + limit_s)
+        return await self.on_desktop(session, lambda desktop: desktop.run(command, timeout_s=limit_s), extra_s=limit_s)
 
     def require_execution(self) -> None:
         """Raise `NotAllowed` where no commands may run."""
@@ -203,7 +206,7 @@ def make_router(face: OsworldFace) -> APIRouter:
     return router
 
 
-def _session(authorization: Annotated[str, Header()] = "") -> str:
+def _session(authorization: Annotated[str, Header(include_in_schema=False)] = "") -> str:
     name = basic_user(authorization)
     if not name:
         raise BadRequest("name the session in the address: http://SESSION:TOKEN@HOST:PORT; POST /osworld/session opens one")

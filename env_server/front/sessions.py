@@ -197,14 +197,14 @@ class Sessions:
             limit_s = self._config.desktop.reset_deadline_s
             self._service.use(session.lease, lambda driver: driver.reset(_NO_TASK), limit_s=limit_s)
 
-    def use(self, name: str, work: Callable[[DesktopDriver], T], *, limit_s: float) -> T:
+    def use(self, name: str, work: Callable[[DesktopDriver], T], *, extra_s: float = 0.0) -> T:
         """What ``work`` returns, run on the session's desktop. An episode ends without a verdict: what is done here is no action
-        of an agent's. ``limit_s``: see `DesktopService.use`. Raises as `step`, and `TaskFailed`."""
+        of an agent's. ``extra_s``: time for it beyond that for one call. Raises as `step`, and `TaskFailed`."""
         with self._using(name) as session:
             session.view = None
             if session.lease is None:
                 raise BadRequest("the session's desktop broke: reset first")
-            return self._service.use(session.lease, work, limit_s=limit_s)
+            return self._service.use(session.lease, work, limit_s=self._config.desktop.reset_deadline_s + extra_s)
 
     # --- parts
 

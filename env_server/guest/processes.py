@@ -27,8 +27,9 @@ _STARTED: dict[int, Program] = {}
 """Programs that were started and not ended by us, by process id."""
 Standing = tuple[str, frozenset[tuple[object, ...]]]
 """What other programs of the same user may change of a process: its limits, and how its threads are scheduled."""
-_SERVICES: dict[tuple[int, str], Standing] = {}
-"""Process id and start time of each process that lives as long as the desktop -> its standing when the desktop was ready."""
+_SERVICES: dict[tuple[int, str], tuple[str, Standing]] = {}
+"""Process id and start time of each process that lives as long as the desktop -> its executable, and its standing when the
+desktop was ready."""
 BUSY_S = 1.0
 """A program that used so much processor time while it was waited for, in seconds, is busy with what it was given, and not kept
 from it by others: what honest tasks ask takes a fraction of that."""
@@ -90,7 +91,7 @@ def keep_services(programs: Iterable[Program] = ()) -> None:
     table = _table()
     kept = [pid for pid in _strays(table) if not table[pid].file.startswith(_OF_APPLICATIONS)]
     lasting = [_FIRST, os.getpid(), *(program.pid for program in programs)]
-    _SERVICES.update({(pid, table[pid].start_time): _standing(pid) for pid in (*kept, *lasting)})
+    _SERVICES.update({(pid, table[pid].start_time): (table[pid].file, _standing(pid)) for pid in (*kept, *lasting)})
 
 
 def end_service(pid: int) -> None:
@@ -102,14 +103,19 @@ def end_service(pid: int) -> None:
         del _SERVICES[service]
 
 
-def have_services_changed() -> bool:
-    """Has a process that lives as long as the desktop ended, was it stopped, or given other limits or less of the processor?
-    None of it can be taken back: programs that need a service do not start it again as it was, and limits go down alone."""
+def changed_services() -> list[str]:
+    """What happened to processes that live as long as the desktop: they ended, or were stopped, or given other limits or less of
+    the processor. None of it can be taken back: programs that need a service do not start it again as it was, and limits go
+    down alone."""
     table = _table()
-    return any(
-        pid not in table or table[pid].start_time != start_time or table[pid].is_dead or _standing(pid) != standing
-        for (pid, start_time), standing in _SERVICES.items()
-    )
+    changes: list[str] = []
+    for (pid, start_time), (file, standing) in _SERVICES.items():
+        seen = table.get(pid)
+        if seen is None or seen.start_time != start_time or seen.is_dead:
+            changes.append(f"{file} ({pid}) has ended")
+        elif _standing(pid) != standing:
+            changes.append(f"{file} ({pid}) no longer runs as it did")
+    return changes
 
 
 def _standing(pid: int) -> Standing:

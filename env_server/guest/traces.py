@@ -18,6 +18,9 @@ from .session import FRAME_NAME, Places, Session
 if TYPE_CHECKING:
     from .apps.warm import WarmApps
 
+_MOST_NAMED = 3
+"""Number of changes that an error names."""
+
 
 class Traces:
     """Everything of one desktop that outlives a task and belongs to no application."""
@@ -38,8 +41,8 @@ class Traces:
 
     def put_back_session(self) -> None:
         """Undo all that programs of an agent's can do, which is more than mouse and keyboard can. Raises `DesktopError`."""
-        if processes.have_services_changed():
-            raise DesktopError("a service of the session has ended, or no longer runs as it did")
+        if changes := processes.changed_services():
+            raise DesktopError(f"a service of the session: {', '.join(changes[:_MOST_NAMED])}")
         self._session.put_back()
 
     def remove_files(self) -> None:

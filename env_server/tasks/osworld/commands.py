@@ -97,11 +97,11 @@ def converted_files(command: Command) -> list[str]:
     return [os.path.join(given.get("--outdir", "."), f"{PurePosixPath(file).stem}.{ending}") for file in files]
 
 
-def input_script(command: Command, size: tuple[int, int], *, of_task_file: bool = True) -> Script | None:
+def input_script(command: Command, size: tuple[int, int] | None) -> Script | None:
     """The events that ``command`` (normalised, placeholders still in it) stands for; None: an ordinary command.
 
-    ``of_task_file``: pixels in it are those of `FORMAT_SCREEN`, else of this desktop's screen. Raises `Untranslatable` for
-    automation that is more than a list of events.
+    ``size``: that of the desktop's screen, to which pixels of task files are scaled; None: they are this screen's already.
+    Raises `Untranslatable` for automation that is more than a list of events.
     """
     text = command if isinstance(command, str) else " ".join(command)
     argv = list(command) if not isinstance(command, str) else _simple_words(command)
@@ -109,12 +109,12 @@ def input_script(command: Command, size: tuple[int, int], *, of_task_file: bool 
         if argv is None or len(argv) < 3 or not _PYTHON.fullmatch(os.path.basename(argv[0])) or argv[1] != "-c":
             raise Untranslatable("pyautogui inside a shell script or a file")
         code = argv[2]
-        literal = fill_placeholders(code, size)
+        literal = code if size is None else fill_placeholders(code, size)
         assert isinstance(literal, str)
         # Only pixels that were written as numbers belong to the other screen.
-        return _python_events(literal, size, scaled=of_task_file and literal == code)
+        return _python_events(literal, size if literal == code else None)
     if argv and os.path.basename(argv[0]) == "xdotool":
-        return _xdotool_events(argv[1:], size if of_task_file else FORMAT_SCREEN)
+        return _xdotool_events(argv[1:], size)
     if re.search(r"\bxdotool\b|\bydotool\b|\bxte\b", text):
         raise Untranslatable("xdotool inside a shell script")
     return None
@@ -148,16 +148,16 @@ def _simple_words(command: str) -> list[str] | None:
 # --- pyautogui -------------------------------------------------------------------------------------------------------
 
 
-def _python_events(code: str, size: tuple[int, int], *, scaled: bool) -> Script:
+def _python_events(code: str, size: tuple[int, int] | None) -> Script:
     try:
-        return _events_of_module(ast.parse(code), size, scaled=scaled)
+        return _events_of_module(ast.parse(code), size)
     except SyntaxError as error:
         raise Untranslatable(f"python code that does not parse: {error.msg}") from error
     except (RecursionError, MemoryError) as error:
         raise Untranslatable("python code that is nested too deeply") from error
 
 
-def _events_of_module(module: ast.Module, size: tuple[int, int], *, scaled: bool) -> Script:
+def _events_of_module(module: ast.Module, size: tuple[int, int] | None) -> Script:
     script: list[InputEvent | Pause] = []
     for statement in module.body:
         if isinstance(statement, (ast.Import, ast.ImportFrom)) or sets_up_automation(statement):
@@ -165,7 +165,7 @@ def _events_of_module(module: ast.Module, size: tuple[int, int], *, scaled: bool
         if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
             raise Untranslatable(f"python statement {ast.unparse(statement)!r:.60}")
         script += _python_call(statement.value)
-    return [_placed(event, size) if scaled and isinstance(event, InputEvent) else event for event in script]
+    return [_placed(event, size) if isinstance(event, InputEvent) else event for event in script]
 
 
 def sets_up_automation(statement: ast.stmt) -> bool:
@@ -175,8 +175,8 @@ def sets_up_automation(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) in ("pyautogui.FAILSAFE", "pyautogui.PAUSE")
 
 
-def _placed(event: InputEvent, size: tuple[int, int]) -> InputEvent:
-    if event.x is None or event.y is None:
+def _placed(event: InputEvent, size: tuple[int, int] | None) -> InputEvent:
+    if size is None or event.x is None or event.y is None:
         return event
     return replace(event, x=event.x * size[0] // FORMAT_SCREEN[0], y=event.y * size[1] // FORMAT_SCREEN[1])
 
@@ -292,7 +292,7 @@ def key_name(name: str) -> str:
 # --- xdotool ---------------------------------------------------------------------------------------------------------
 
 
-def _xdotool_events(words: list[str], size: tuple[int, int]) -> Script:
+def _xdotool_events(words: list[str], size: tuple[int, int] | None) -> Script:
     script: list[InputEvent | Pause] = []
     rest = [word for word in words if word != "--clearmodifiers"]
     buttons = {"1": "left", "2": "middle", "3": "right"}

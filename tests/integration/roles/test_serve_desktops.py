@@ -18,9 +18,11 @@ from typing import Any
 import httpx2
 import mcp_types as types
 import pytest
+import torch
 from mcp import Client, StdioServerParameters
 from websockets.sync.client import connect
 
+from computerrl.common.models.folder import model_folder
 from computerrl.launch.supervision import processes
 from tests.foreign.environment import make_environment
 
@@ -211,6 +213,81 @@ def test_desktop_env_and_a_published_agent_play_as_in_a_virtual_machine(tmp_path
     assert (said["bash"]["output"], said["bash"]["returncode"]) == ("/tmp\n", 1) and said["missing"]["returncode"] == 1
     assert said["tree"]["children"] == [{"type": "file", "name": "note.txt"}] and said["size"] == {"width": 800, "height": 600}
     assert (said["platform"], said["desktop"], said["pointer"]["returncode"]) == ("Linux", "/home/user/Desktop", 0)
+
+
+@pytest.mark.release
+@pytest.mark.timeout(3600)
+def test_trl_takes_a_step_of_grpo_on_two_desktops(tmp_path: Path) -> None:
+    python = make_environment(tmp_path / "trl", FOREIGN / "openenv_requirements.txt", FOREIGN / "trl_requirements.txt")
+    (packages,) = (python.parents[1] / "lib").glob("python*/site-packages")
+    # torch and transformers are this project's own: they weigh gigabytes.
+    (packages / "zz_others.pth").write_text(str(Path(torch.__file__).parents[1]))
+    (tmp_path / "server").mkdir()
+    server = DesktopServer(tmp_path / "server", "desktop.num_desktops=2", "tasks.families=[calc-set-cell]")
+    try:
+        with server.client() as client:
+            for session in [server.begin(client)[0] for _ in range(2)]:
+                client.delete("/session", headers=session)
+        script, token = str(FOREIGN / "trl_trainer.py"), server.token_file.read_text()
+        command = [str(python), "-I", script, server.address, token, str(model_folder("smollm2-135m")), str(tmp_path)]
+        subprocess.run(command, env={**os.environ, "HF_HUB_OFFLINE": "1"}, cwd=tmp_path, check=True, timeout=1800)
+    finally:
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(timeout=60) == 0, server.output
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert (found["reward"], found["steps"]) == (0.5, 1) and found["std"] > 0 and found["moved"] > 0
+    # Both rollouts began with the task, and one of them took two actions.
+    assert found["seen"].count("Set cell C7 to ocean.") == 4
+
+
+CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
+
+
+@pytest.mark.release
+@pytest.mark.timeout(3600)
+def test_requests_made_from_the_description_are_answered_as_it_says(tmp_path: Path) -> None:
+    python = make_environment(tmp_path / "schemathesis", FOREIGN / "schemathesis_requirements.txt")
+    (tmp_path / "server").mkdir()
+    server = DesktopServer(
+        tmp_path / "server", "desktop.num_desktops=2", "tasks.families=[files-move]", "desktop.apps=[files]", "--allow-execute"
+    )
+
+    def fuzz(authorization: str, *selection: str) -> None:
+        command = [str(python.parent / "schemathesis"), "run", f"{server.address}/openapi.json", "--checks", CHECKS]
+        command += [
+            "--header",
+            f"Authorization: {authorization}",
+            "--max-examples",
+            "20",
+            "--seed",
+            "1",
+            "--no-color",
+            *selection,
+        ]
+        ended = subprocess.run(
+            [*command, "--request-timeout", "120"], cwd=tmp_path, stdout=subprocess.PIPE, check=False, timeout=1800
+        )
+        assert ended.returncode == 0, ended.stdout.decode()[-6000:]
+
+    try:
+        with server.client() as client:
+            name = server.wait_for(lambda: _opened(client), "free desktop")
+            fuzz(server.headers["Authorization"], "--exclude-tag", "OSWorld")
+            credentials = base64.b64encode(f"{name}:{server.token_file.read_text()}".encode()).decode()
+            fuzz(f"Basic {credentials}", "--include-tag", "OSWorld", "--exclude-path-regex", "^/osworld/")
+            # Both desktops are as good as new.
+            client.delete("/session", headers={"X-Session-Id": name})
+            for session in [server.begin(client)[0] for _ in range(2)]:
+                client.delete("/session", headers=session)
+    finally:
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(timeout=60) == 0, server.output
+    assert "Traceback" not in server.output
+
+
+def _opened(client: httpx2.Client) -> str | None:
+    reply = client.post("/osworld/session")
+    return None if reply.status_code == 429 else str(reply.json()["session"])
 
 
 @pytest.mark.release

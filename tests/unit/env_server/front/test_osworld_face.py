@@ -57,10 +57,6 @@ class Guest:
             raise answer
         return answer
 
-    def called(self) -> list[tuple[str, Json]]:
-        """What it was asked beside the screen's size."""
-        return [call for call in self.calls if call[0] != "screen_size"]
-
 
 @pytest.fixture
 def guest(monkeypatch: pytest.MonkeyPatch) -> Guest:
@@ -118,7 +114,7 @@ def test_what_controllers_read(client: TestClient, guest: Guest) -> None:
         client.post("/desktop_path").json() == {"desktop_path": "/home/user/Desktop"} and client.get("/platform").text == "Linux"
     )
     assert client.post("/file", data={"file_path": "~/a b"}).content == b"content"
-    assert guest.called()[-1] == ("read_file", {"path": "/home/user/a b"})
+    assert guest.calls[-1] == ("read_file", {"path": "/home/user/a b"})
     guest.answers["read_file"] = None
     assert client.post("/file", data={"file_path": "/none"}).status_code == 404
     guest.answers["run"] = {"returncode": 0, "stdout": "30 40\n", "stderr": ""}
@@ -138,7 +134,7 @@ def test_set_ups_without_commands(client: TestClient, guest: Guest) -> None:
     assert client.post("/setup/activate_window", json=window).status_code == 200
     assert client.post("/setup/close_window", json=window).status_code == 400
     asked = {"title": "Term", "strict": False, "by_class": False}
-    assert guest.called() == [
+    assert guest.calls == [
         ("put_file", {"path": "/home/user/a", "data": base64.b64encode(b"data").decode()}),
         ("open", {"path": "/home/user/a"}),
         ("activate_window", asked),
@@ -156,7 +152,7 @@ def test_pyautogui_is_read_and_becomes_input_of_this_screen(client: TestClient, 
     reply = client.post(path, json=python(WRAPPED.format("pyautogui.click(790, 590); time.sleep(0.01); pyautogui.press('a')")))
     assert reply.json() == {"status": "success", "output": "", "error": "", "returncode": 0}
     clicked = {"kind": "click", "text": "left", "x": 790, "y": 590, "count": 1}
-    assert guest.called() == [("input", {"events": [clicked]}), pressed("a")]
+    assert guest.calls == [("input", {"events": [clicked]}), pressed("a")]
 
 
 @pytest.mark.parametrize(
@@ -169,7 +165,7 @@ def test_automation_that_is_no_list_of_calls_ends_with_an_error_that_says_so(
     for one in (client, commander):
         reply = one.post("/execute", json=python(WRAPPED.format(code + "; pyautogui.press('b')")))
         assert reply.status_code == 200 and reply.json()["returncode"] == 1 and reply.json()["error"]
-    assert guest.called() == []
+    assert guest.calls == []
 
 
 COMMANDS: list[tuple[str, Json, Json]] = [
@@ -188,7 +184,7 @@ COMMANDS: list[tuple[str, Json, Json]] = [
 @pytest.mark.parametrize(("path", "body", "asked"), COMMANDS)
 def test_commands_run_where_the_server_allows_it(commander: TestClient, guest: Guest, path: str, body: Json, asked: Json) -> None:
     said = commander.post(path, json=body).json()
-    assert guest.called() == [("run", asked)]
+    assert guest.calls == [("run", asked)]
     assert (said["output"], said["error"], said.get("returncode", said.get("return_code"))) == ("out", "err", 3)
 
 
@@ -196,7 +192,7 @@ def test_scripts_and_programs_that_go_on(commander: TestClient, guest: Guest) ->
     said = commander.post("/run_bash_script", json={"script": "pwd", "timeout": 7, "working_dir": "$(reboot)"}).json()
     assert said == {"status": "error", "output": "outerr", "error": "", "returncode": 3}
     assert commander.post("/setup/launch", json={"command": ["vlc", "a"]}).status_code == 200
-    (_, ran), launched = guest.called()
+    (_, ran), launched = guest.calls
     assert ran["command"][4:] == ["$(reboot)", "pwd"] and ran["timeout_s"] == 7.0 and "$(" not in ran["command"][2]
     assert launched == ("launch", {"command": ["vlc", "a"]})
 
@@ -207,7 +203,7 @@ def test_no_command_runs_unless_the_server_allows_it(client: TestClient, guest: 
     for path, body in refused:
         reply = client.post(path, json=body)
         assert reply.status_code == 403 and "--allow-execute" in reply.json()["message"]
-    assert guest.called() == []
+    assert guest.calls == []
 
 
 def test_what_is_not_served_says_why(client: TestClient) -> None:

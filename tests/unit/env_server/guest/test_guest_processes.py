@@ -90,10 +90,11 @@ def test_change_of_a_lasting_process_is_noticed(tmp_path: Path) -> None:
         program.start()
         try:
             processes.keep_services([program])
-            assert not processes.have_services_changed()
+            assert processes.changed_services() == []
             change(program.pid)
-            while not processes.have_services_changed():
+            while not (changes := processes.changed_services()):
                 pass
+            assert "/sleep (" in changes[0] and len(changes) == 1
         finally:
             processes._SERVICES.clear()
             program.kill()

@@ -85,9 +85,9 @@ def test_input_script_automation_becomes_events(command: Any, script: Any) -> No
 
 def test_pixels_of_an_agent_are_those_of_this_desktop() -> None:
     clicked = [InputEvent("click", "left", 960, 540)]
-    assert input_script(_python("import pyautogui; pyautogui.click(960, 540)"), SIZE, of_task_file=False) == clicked
+    assert input_script(_python("import pyautogui; pyautogui.click(960, 540)"), None) == clicked
     moved = [InputEvent("move", x=960, y=540), InputEvent("click", "left")]
-    assert input_script(["xdotool", "mousemove", "960", "540", "click", "1"], SIZE, of_task_file=False) == moved
+    assert input_script(["xdotool", "mousemove", "960", "540", "click", "1"], None) == moved
 
 
 @pytest.mark.parametrize(
