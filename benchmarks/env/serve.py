@@ -1,0 +1,428 @@
+"""Desktops over HTTP: a step through each face beside the same step over ZeroMQ, and 16 clients at once for ten minutes.
+
+The servers are processes of their own, as they are in use: `computerrl serve-desktops`, and an env_server's socket. Steps of all
+ways take turns, so that all see the same machine. A tenth of the crowd's sessions end as a killed client's does; a tenth of its
+actions are no actions. `--quick` is half a minute with four clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import random
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from mcp import Client as McpClient
+from mcp.client.streamable_http import streamable_http_client
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+
+from computerrl.common.actions import parse_action
+from computerrl.common.config import RunConfig
+from computerrl.common.messages import TaskRef
+from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.common.wire.transport import Client
+from computerrl.env_server.client import DesktopClient
+from computerrl.env_server.drivers.memory import processes_below
+
+_FAMILY = "calc-set-cell"
+_SEED = 5
+_MANY_STEPS = 1_000_000
+_START_LIMIT_S = 600.0
+_IDLE_LIMIT_S = 15.0
+_MOST_MORE_MS = 15.0
+"""Target: what a step over HTTP may take beyond one over ZeroMQ."""
+_NO_ACTIONS = ("", "click(", "click(99999)", "__import__('os')", 'type("\\ud800")', "calc.set_cell(1)", "key('')", "x" * 2000)
+
+Step = Callable[[int], object]
+"""Sets a cell to a number."""
+
+
+def run(quick: bool) -> list[dict[str, Any]]:
+    """The rows; needs Apptainer and the image."""
+    num_steps, num_clients, crowd_s = (10, 4, 30.0) if quick else (100, 16, 600.0)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        rows = _latencies(folder, num_steps)
+        rows += _side_by_side(folder, (1, 2) if quick else (1, 2, 4, 8, 16), duration_s=5.0 if quick else 20.0)
+        rows += _crowd(folder, num_clients, crowd_s)
+    left = len(processes_below(os.getpid())) - 1
+    return [*rows, _row("processes left", left, "", 0.0)]
+
+
+def _row(name: str, value: float, unit: str, target: float | None = None, better: str = "lower") -> dict[str, Any]:
+    return {"name": name, "value": value, "unit": unit, "target": target, "better": better}
+
+
+# --- servers ---------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _process(command: Sequence[str], folder: Path, pattern: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A server, and what it says by ``pattern``."""
+    output = folder / f"{len(list(folder.iterdir()))}.txt"
+    with output.open("wb") as stream:
+        process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        deadline = time.monotonic() + _START_LIMIT_S
+        while not (found := re.search(pattern, output.read_text(errors="replace"), re.MULTILINE)):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{' '.join(command)} did not start:\n{output.read_text(errors='replace')}")
+            time.sleep(0.05)
+        yield process, found[1]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=60)
+
+
+class _Front:
+    """A `computerrl serve-desktops`."""
+
+    def __init__(self, process: subprocess.Popen[bytes], address: str, token: str) -> None:
+        self.process, self.address, self.token = process, address, token
+        self.headers = {"Authorization": f"Bearer {token}"}
+
+    def client(self) -> httpx2.Client:
+        return httpx2.Client(base_url=self.address, headers=self.headers, timeout=_START_LIMIT_S, trust_env=False)
+
+    def socket(self) -> ClientConnection:
+        return connect(self.address.replace("http", "ws") + "/ws", additional_headers=self.headers, max_size=None, proxy=None)
+
+    def reset(self, client: httpx2.Client) -> dict[str, str]:
+        """Headers of a session with the task on screen, as soon as there is a desktop."""
+        while (reply := client.post("/reset", json={"task": _FAMILY, "seed": _SEED})).status_code == 429:
+            pass
+        reply.raise_for_status()
+        return {"X-Session-Id": reply.headers["X-Session-Id"]}
+
+
+@contextlib.contextmanager
+def _front(folder: Path, num_desktops: int) -> Iterator[_Front]:
+    token_file = folder / "token"
+    command = [sys.executable, "-m", "computerrl", "serve-desktops", "quickstart", "--port", "0", "--token-file", str(token_file)]
+    command += ["--allow-execute", "--idle", str(_IDLE_LIMIT_S), f"tasks.families=[{_FAMILY}]", f"tasks.max_steps={_MANY_STEPS}"]
+    command += [f"desktop.num_desktops={num_desktops}", "desktop.apps=[calc]", "desktop.reset_deadline_s=240"]
+    with _process([*command, "desktop.step_deadline_s=120"], folder, r"^serving: (\S+)$") as (process, address):
+        yield _Front(process, address, token_file.read_text())
+
+
+@contextlib.contextmanager
+def _zmq_step(folder: Path) -> Iterator[Step]:
+    desktop = {"num_desktops": 1, "apps": ("calc",), "observation": "both", "screenshot_format": "webp"}
+    tasks = {"families": (_FAMILY,), "max_steps": _MANY_STEPS}
+    config = RunConfig.model_validate({"name": "zmq", "run_dir": str(folder), "desktop": desktop, "tasks": tasks})
+    run_folder = RunFolder(config.folder)
+    run_folder.create(config)
+    command = [sys.executable, "-m", "benchmarks.env._zmq_desktops", str(config.folder)]
+    with _process(command, folder, r"^(tcp://\S+)$") as (_, address):
+        channel = Client(address, keys=run_folder.load_keys(), sender="actor-0:bench")
+        client = DesktopClient(channel, config=config.desktop)
+        task = TaskRef(_FAMILY, _SEED, "training")
+        lease = client.lease("bench", task, timeout_s=_START_LIMIT_S)
+        client.reset(lease, task)
+
+        def step(number: int) -> None:
+            seen = client.step(lease, parse_action(_set_cell(number))).observation
+            assert seen.screenshot is not None
+            client.screenshot(seen.screenshot)
+
+        yield step
+        channel.close()
+
+
+def _set_cell(number: int) -> str:
+    return f'calc.set_cell("B2", {number})'
+
+
+# --- one step --------------------------------------------------------------------------------------------------------
+
+
+def _latencies(folder: Path, num_steps: int) -> list[dict[str, Any]]:
+    with contextlib.ExitStack() as stack:
+        over_zmq = stack.enter_context(_zmq_step(folder))
+        front = stack.enter_context(_front(folder, 4))
+        ways = {"ZeroMQ": over_zmq, **_faces(front, stack)}
+        calls = _controller_calls(front, stack)
+        took: dict[str, list[float]] = {name: [] for name in (*ways, *calls)}
+        for number in range(-3, num_steps):
+            for name, do in (*ways.items(), *calls.items()):
+                started = time.perf_counter()
+                do(number)
+                if number >= 0:  # the first ones warm up
+                    took[name].append((time.perf_counter() - started) * 1000)
+    medians = {name: statistics.median(values) for name, values in took.items()}
+    rows = [_row("step with its picture over ZeroMQ", medians["ZeroMQ"], "ms")]
+    for name in list(ways)[1:]:
+        more = statistics.median(ours - base for ours, base in zip(took[name], took["ZeroMQ"], strict=True))
+        rows += [_row(f"step, {name}", medians[name], "ms"), _row(f"more than over ZeroMQ, {name}", more, "ms", _MOST_MORE_MS)]
+    for name in calls:
+        rows += [_row(f"OSWorld's controllers: {name}", medians[name], "ms")]
+    per_s = 1000 * len(calls) / sum(medians[name] for name in calls)
+    return [*rows, _row("OSWorld's controllers: calls a second, one client", per_s, "/s", better="higher")]
+
+
+def _faces(front: _Front, stack: contextlib.ExitStack) -> dict[str, Step]:
+    client = stack.enter_context(front.client())
+    session = front.reset(client)
+
+    def over_http(number: int) -> None:
+        reply = client.post("/step", json={"action": {"text": _set_cell(number)}}, headers=session)
+        assert reply.json()["observation"]["action_error"] == "", reply.text
+
+    socket = stack.enter_context(_open_socket(front))
+
+    def over_socket(number: int) -> None:
+        socket.send(json.dumps({"type": "step", "data": {"text": _set_cell(number)}}))
+        assert json.loads(socket.recv())["data"]["observation"]["action_error"] == ""
+
+    return {
+        "OpenEnv, HTTP": over_http,
+        "OpenEnv, WebSocket": over_socket,
+        "MCP, streamable HTTP": stack.enter_context(_mcp_step(front)),
+    }
+
+
+@contextlib.contextmanager
+def _open_socket(front: _Front) -> Iterator[ClientConnection]:
+    """A connection with the task on screen, as soon as there is a desktop."""
+    while True:
+        with front.socket() as socket, contextlib.suppress(ConnectionClosed):
+            socket.send(json.dumps({"type": "reset", "data": {"task": _FAMILY, "seed": _SEED}}))
+            if json.loads(socket.recv())["type"] == "observation":
+                yield socket
+                return
+
+
+@contextlib.contextmanager
+def _mcp_step(front: _Front) -> Iterator[Step]:
+    """Through the protocol's own client, in a thread with an event loop."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    calls: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def converse() -> None:
+        headers = {**front.headers, "X-Session-Name": "bench"}
+        http = httpx2.AsyncClient(headers=headers, timeout=_START_LIMIT_S, trust_env=False)
+        transport = streamable_http_client(f"{front.address}/mcp", http_client=http)
+        async with McpClient(transport) as client:
+            while (asked := await calls.get()) is not None:
+                name, arguments, answer = asked
+                try:
+                    answer.set_result(await client.call_tool(name, arguments))
+                except Exception as error:  # noqa: BLE001  (goes to the thread that asked)
+                    answer.set_exception(error)
+
+    def call(name: str, **arguments: Any) -> Any:
+        async def ask() -> Any:
+            answer: asyncio.Future[Any] = loop.create_future()
+            await calls.put((name, arguments, answer))
+            return await answer
+
+        found = asyncio.run_coroutine_threadsafe(ask(), loop).result()
+        assert not found.is_error, found.content[0]
+        return found
+
+    conversation = asyncio.run_coroutine_threadsafe(converse(), loop)
+    call("start_task", task=_FAMILY, seed=_SEED)
+    try:
+        yield lambda number: call("calc_set_cell", cell="B2", value=str(number))
+    finally:
+        asyncio.run_coroutine_threadsafe(calls.put(None), loop).result()
+        conversation.result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def _controller_calls(front: _Front, stack: contextlib.ExitStack) -> dict[str, Step]:
+    client = stack.enter_context(front.client())
+    name = _osworld_session(client)
+    client.auth = (name, front.token)
+    del client.headers["Authorization"]
+    stack.callback(lambda: client.delete("/osworld/session"))
+
+    def execute(code: str) -> None:
+        command = ["python", "-c", f"import pyautogui; import time; pyautogui.FAILSAFE = False; {code}"]
+        reply = client.post("/execute", json={"command": command, "shell": False})
+        assert reply.json()["returncode"] == 0, reply.text
+
+    return {
+        "picture": lambda _: client.get("/screenshot").raise_for_status(),
+        "tree": lambda _: client.get("/accessibility").raise_for_status(),
+        "mouse moved by pyautogui": lambda number: execute(f"pyautogui.moveTo({100 + number % 50}, 200)"),
+        "command in the container": lambda _: client.post("/execute", json={"command": ["true"]}).raise_for_status(),
+    }
+
+
+def _osworld_session(client: httpx2.Client) -> str:
+    while (reply := client.post("/osworld/session")).status_code == 429:
+        pass
+    return str(reply.raise_for_status().json()["session"])
+
+
+# --- many sessions ---------------------------------------------------------------------------------------------------
+
+
+def _side_by_side(folder: Path, numbers: Sequence[int], *, duration_s: float) -> list[dict[str, Any]]:
+    rows = []
+    with contextlib.ExitStack() as stack:
+        front = stack.enter_context(_front(folder, max(numbers)))
+        sockets = [stack.enter_context(_open_socket(front)) for _ in range(max(numbers))]
+        for number in numbers:
+            took: list[float] = []
+            end = time.monotonic() + duration_s
+            threads = [threading.Thread(target=_play_until, args=(socket, end, took)) for socket in sockets[:number]]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            how = f"{number} session{'s' if number > 1 else ''} at once"
+            rows.append(_row(f"steps a second, {how}", len(took) / duration_s, "/s", better="higher"))
+            rows.append(_row(f"a step, {how}", statistics.median(took) * 1000, "ms"))
+    return rows
+
+
+def _play_until(socket: ClientConnection, end: float, took: list[float]) -> None:
+    for number in itertools.count():
+        started = time.monotonic()
+        if started > end:
+            return
+        socket.send(json.dumps({"type": "step", "data": {"text": _set_cell(number)}}))
+        socket.recv()
+        took.append(time.monotonic() - started)
+
+
+def _crowd(folder: Path, num_clients: int, duration_s: float) -> list[dict[str, Any]]:
+    counts: Counter[str] = Counter()
+    problems: list[str] = []
+    with _front(folder, num_clients) as front:
+        for session in [front.reset(front.client()) for _ in range(num_clients)]:  # all are up
+            front.client().delete("/session", headers=session)
+        end = time.monotonic() + duration_s
+        players = [_Player(front, index, end, counts) for index in range(num_clients)]
+        threads = [threading.Thread(target=player.run, args=(problems,)) for player in players]
+        for thread in threads:
+            thread.start()
+        time.sleep(duration_s / 4)
+        early_mb = _resident_mb(front.process.pid)
+        for thread in threads:
+            thread.join()
+        growth = _resident_mb(front.process.pid) / early_mb
+        time.sleep(_IDLE_LIMIT_S + 5.0)
+        # Every desktop is free again: also those whose client was gone.
+        with front.client() as client:
+            again = [client.post("/osworld/session").status_code for _ in range(num_clients)]
+    for problem in problems:
+        print(f"not expected: {problem}", file=sys.stderr)
+    what = f"{num_clients} clients at once, {duration_s / 60:g} minutes"
+    return [
+        _row(f"requests answered, {what}", counts["answered"], "", better="higher"),
+        _row("of which refused, as they asked for nothing that there is", counts["refused"], ""),
+        _row("sessions played", counts["sessions"], "", better="higher"),
+        _row("sessions whose client was gone", counts["gone"], ""),
+        _row("answers that say that the server is wrong, and broken connections", len(problems), "", 0.0),
+        _row("desktops that are not free afterwards", sum(status != 200 for status in again), "", 0.0),
+        _row("memory of the server, last to first quarter", growth, "times", 1.3),
+    ]
+
+
+class _Player:
+    """One client, which plays a session after the other through a face drawn at random."""
+
+    def __init__(self, front: _Front, index: int, end: float, counts: Counter[str]) -> None:
+        self._front, self._end, self._counts = front, end, counts
+        self._rng = random.Random(index)
+
+    def run(self, problems: list[str]) -> None:
+        while time.monotonic() < self._end:
+            play = self._rng.choice((self._over_http, self._over_socket, self._as_osworld))
+            try:
+                play()
+            except Exception as error:  # noqa: BLE001  (whatever a client meets is the finding)
+                problems.append(f"{play.__name__}: {error!r:.300}")
+            self._counts["sessions"] += 1
+
+    def _action(self) -> str:
+        rng = self._rng
+        if rng.random() < 0.1:
+            return rng.choice(_NO_ACTIONS)
+        return rng.choice((_set_cell(rng.randrange(1000)), "click(3)", 'type("word")', 'key("enter")', "scroll(2, 'down')"))
+
+    def _is_gone(self) -> bool:
+        """Does the client end here, without a word?"""
+        gone = self._rng.random() < 0.1
+        self._counts["gone"] += gone
+        return gone
+
+    def _count(self, reply: httpx2.Response) -> httpx2.Response:
+        self._counts["answered"] += 1
+        self._counts["refused"] += 400 <= reply.status_code < 500
+        if reply.status_code >= 500:
+            raise RuntimeError(f"{reply.status_code} {reply.text[:200]}")
+        return reply
+
+    def _num_steps(self) -> int:
+        return self._rng.randrange(3, 15)
+
+    def _over_http(self) -> None:
+        with self._front.client() as client:
+            reply = self._count(client.post("/reset", json={"task": _FAMILY}))
+            if reply.status_code == 429:
+                return
+            session = {"X-Session-Id": reply.headers["X-Session-Id"]}
+            for _ in range(self._num_steps()):
+                # JSON of any text, also of half a character.
+                body = json.dumps({"action": {"text": self._action()}})
+                self._count(client.post("/step", content=body, headers={**session, "Content-Type": "application/json"}))
+            if not self._is_gone():
+                self._count(client.delete("/session", headers=session))
+
+    def _over_socket(self) -> None:
+        with self._front.socket() as socket:
+            socket.send(json.dumps({"type": "reset", "data": {"task": _FAMILY}}))
+            first = json.loads(socket.recv())
+            self._counts["answered"] += 1
+            if first["type"] == "error":
+                return
+            for _ in range(self._num_steps()):
+                socket.send(json.dumps({"type": "step", "data": {"text": self._action()}}))
+                self._counts["answered"] += 1
+                self._counts["refused"] += json.loads(socket.recv())["type"] == "error"
+            if self._is_gone():
+                socket.socket.close()
+
+    def _as_osworld(self) -> None:
+        with self._front.client() as client:
+            reply = self._count(client.post("/osworld/session"))
+            if reply.status_code == 429:
+                return
+            client.auth = (reply.json()["session"], self._front.token)
+            del client.headers["Authorization"]
+            for _ in range(self._num_steps()):
+                code = self._rng.choice(("pyautogui.click(300, 200)", "pyautogui.write('word')", "pyautogui.press('x' * 9)"))
+                body = {"command": ["python", "-c", f"import pyautogui; {code}"], "shell": False}
+                self._count(client.post("/execute", json=body))
+                self._count(client.get(self._rng.choice(("/screenshot", "/accessibility", "/terminal", "/nothing"))))
+            if not self._is_gone():
+                self._count(client.delete("/osworld/session"))
+
+
+def _resident_mb(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/statm").read_text().split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
