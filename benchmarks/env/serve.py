@@ -41,7 +41,7 @@ from computerrl.env_server.client import DesktopClient
 from computerrl.env_server.drivers.memory import processes_below
 
 _FAMILY = "calc-set-cell"
-_SEED = 5
+_SEED = 100_005
 _MANY_STEPS = 1_000_000
 _START_LIMIT_S = 600.0
 _IDLE_LIMIT_S = 15.0

@@ -134,10 +134,10 @@ def make_app(sessions: Sessions, threads: Threads, *, picture_format: str, port:
         """Whether the server is there."""
         return {"status": "healthy"}
 
-    @app.get("/openenv.yaml", response_class=PlainTextResponse)
-    async def manifest() -> str:
+    @app.get("/openenv.yaml", responses={200: {"content": {"text/plain": {}}}})
+    async def manifest() -> PlainTextResponse:
         """OpenEnv's manifest."""
-        return _MANIFEST.format(port=port)
+        return PlainTextResponse(_MANIFEST.format(port=port))
 
     @app.exception_handler(ComputerRLError)
     async def refused(_: Request, error: ComputerRLError) -> JSONResponse:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, TypeVar
 from xml.etree import ElementTree
 
 from fastapi import APIRouter, Depends, File, Form, Header, Response, UploadFile
-from fastapi.responses import PlainTextResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from computerrl.common.errors import ComputerRLError, TaskFailed
@@ -71,6 +71,11 @@ def tree(folder):
     return found
 print(json.dumps(tree(sys.argv[1]) if os.path.isdir(sys.argv[1]) else None))
 """
+
+
+_TEXT: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}, "description": "done"}}
+_PICTURE: dict[int | str, dict[str, Any]] = {200: {"content": {"image/png": {}}, "description": "the screen"}}
+_BYTES: dict[int | str, dict[str, Any]] = {200: {"content": {"application/octet-stream": {}}, "description": "the content"}}
 
 
 class NotAllowed(ComputerRLError):
@@ -236,7 +241,7 @@ def _add_life(router: APIRouter, face: OsworldFace) -> None:
 
 
 def _add_looks(router: APIRouter, face: OsworldFace) -> None:
-    @router.get("/screenshot")
+    @router.get("/screenshot", responses=_PICTURE)
     async def screenshot(session: Session) -> Response:
         """The screen as PNG, without the pointer."""
         return Response(await face.on_driver(session, _picture), media_type="image/png")
@@ -267,10 +272,10 @@ def _add_looks(router: APIRouter, face: OsworldFace) -> None:
             raise TaskFailed(f"the pointer cannot be found: {found.stderr[-200:]}")
         return [int(number) for number in found.stdout.split()]
 
-    @router.get("/platform", response_class=PlainTextResponse)
-    async def platform(session: Session) -> str:
+    @router.get("/platform", responses=_TEXT)
+    async def platform(session: Session) -> PlainTextResponse:
         """The desktop's system."""
-        return "Linux"
+        return PlainTextResponse("Linux")
 
     @router.post("/desktop_path")
     async def desktop_path(session: Session) -> Json:
@@ -292,29 +297,27 @@ def _add_files(router: APIRouter, face: OsworldFace) -> None:
             raise BadRequest(f"{body.path:.200} is no folder")
         return {"directory_tree": tree}
 
-    @router.post("/file")
+    @router.post("/file", responses=_BYTES)
     async def file(session: Session, file_path: Path) -> Response:
         """Content of a file."""
         data = await face.on_desktop(session, lambda desktop: desktop.read_file(_place(file_path)))
         if data is None:
-            return Response(json.dumps({"error": "File not found"}), 404, media_type="application/json")
+            return JSONResponse({"error": "File not found", "message": f"there is no file {file_path:.200}"}, 404)
         return Response(data, media_type="application/octet-stream")
 
-    @router.post("/setup/upload", response_class=PlainTextResponse)
-    async def upload(
-        session: Session, file_path: Annotated[str, Form(max_length=4096)], file_data: Annotated[UploadFile, File()]
-    ) -> str:
+    @router.post("/setup/upload", responses=_TEXT)
+    async def upload(session: Session, file_path: Path, file_data: Annotated[UploadFile, File()]) -> PlainTextResponse:
         """Write a file."""
         data = await file_data.read()
         await face.on_desktop(session, lambda desktop: desktop.put_file(_place(file_path), data))
-        return f"File Uploaded: {len(data)} bytes"
+        return PlainTextResponse(f"File Uploaded: {len(data)} bytes")
 
-    @router.post("/setup/open_file", response_class=PlainTextResponse)
-    async def open_file(session: Session, body: PathBody) -> str:
+    @router.post("/setup/open_file", responses=_TEXT)
+    async def open_file(session: Session, body: PathBody) -> PlainTextResponse:
         """Open a file with its application."""
         if not await face.on_desktop(session, lambda desktop: desktop.open(_place(body.path))):
             raise TaskFailed(f"{body.path:.200} did not open: it is not there, or no window came")
-        return "File opened successfully"
+        return PlainTextResponse("File opened successfully")
 
 
 def _add_commands(router: APIRouter, face: OsworldFace) -> None:
@@ -324,13 +327,13 @@ def _add_commands(router: APIRouter, face: OsworldFace) -> None:
         """Mouse and keyboard by pyautogui, or a command."""
         return await face.execute(session, body)
 
-    @router.post("/setup/launch", response_class=PlainTextResponse)
-    async def launch(session: Session, body: CommandBody) -> str:
+    @router.post("/setup/launch", responses=_TEXT)
+    async def launch(session: Session, body: CommandBody) -> PlainTextResponse:
         """Start a program that goes on."""
         face.require_execution()
         command = normalise(body.command, shell=body.shell)
         await face.on_desktop(session, lambda desktop: desktop.launch(command))
-        return "launched successfully"
+        return PlainTextResponse("launched successfully")
 
     @router.post("/run_python")
     async def run_python(session: Session, body: CodeBody) -> Json:
@@ -361,21 +364,21 @@ def _add_windows(router: APIRouter, face: OsworldFace) -> None:
         found = next((one for one in windows if wanted in one.window_class.lower()), None)
         return None if found is None else {"width": found.width, "height": found.height}
 
-    @router.post("/setup/activate_window", response_class=PlainTextResponse)
-    async def activate_window(session: Session, body: WindowBody) -> str:
+    @router.post("/setup/activate_window", responses=_TEXT)
+    async def activate_window(session: Session, body: WindowBody) -> PlainTextResponse:
         """Bring a window to the front."""
         name, how = body.window_name, {"strict": body.strict, "by_class": body.by_class}
         if not await face.on_desktop(session, lambda desktop: desktop.activate_window(name, **how)):
             raise BadRequest(f"there is no window {name!r:.200}")
-        return "Window activated successfully"
+        return PlainTextResponse("Window activated successfully")
 
-    @router.post("/setup/close_window", response_class=PlainTextResponse)
-    async def close_window(session: Session, body: WindowBody) -> str:
+    @router.post("/setup/close_window", responses=_TEXT)
+    async def close_window(session: Session, body: WindowBody) -> PlainTextResponse:
         """Close windows."""
         name, how = body.window_name, {"strict": body.strict, "by_class": body.by_class}
         if not await face.on_desktop(session, lambda desktop: desktop.close_window(name, **how)):
             raise BadRequest(f"there is no window {name!r:.200}")
-        return "Window closed successfully"
+        return PlainTextResponse("Window closed successfully")
 
 
 def _add_absent(router: APIRouter) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import processes
+from ..faults import TaskError
 from ..files.folder import make_way, read_regular
 
 _MAX_OUTPUT = 1_000_000
@@ -81,7 +82,7 @@ class Commands:
         An application of the desktop may run what an agent has written, such as extensions, and could change a file of the
         judge's just before it is used. So applications stand still meanwhile, and the file is what it was.
         """
-        argv = ["bash", "-c", command] if isinstance(command, str) else list(command)
+        argv = _argv_of(command)
         self._has_run = True
         if not any(place.name in word for place in self._own_files for word in argv) or _needs_the_office(argv):
             return self._run(argv, timeout_s)
@@ -123,7 +124,7 @@ class Commands:
 
     def launch(self, command: str | Sequence[str]) -> None:
         """Start it and do not wait; `end` ends it."""
-        argv = ["bash", "-c", command] if isinstance(command, str) else list(command)
+        argv = _argv_of(command)
         self._has_run = True
         with open(self._log, "ab") as log:
             process = subprocess.Popen(
@@ -145,6 +146,14 @@ class Commands:
         for process in self._launched:
             _end(process)
         self._launched.clear()
+
+
+def _argv_of(command: str | Sequence[str]) -> list[str]:
+    """Raises `TaskError` for a command without a word."""
+    argv = ["bash", "-c", command] if isinstance(command, str) else list(command)
+    if not argv:
+        raise TaskError("an empty command")
+    return argv
 
 
 def _needs_the_office(argv: Sequence[str]) -> bool:
