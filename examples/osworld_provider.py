@@ -37,6 +37,13 @@ class _Address(str):
         return [host, *ports]
 
 
+def _token() -> str:
+    token, file = os.environ.get("COMPUTERRL_TOKEN"), os.environ.get("COMPUTERRL_TOKEN_FILE")
+    if not token and not file:
+        raise RuntimeError("set COMPUTERRL_TOKEN_FILE to the file of `computerrl serve-desktops --token-file`")
+    return token or Path(file or "").read_text().strip()
+
+
 class Manager:
     """There are no machines to keep a list of."""
 
@@ -51,7 +58,7 @@ class Provider:
     def __init__(self) -> None:
         address = urllib.parse.urlsplit(os.environ.get("COMPUTERRL_SERVER", "http://127.0.0.1:8000"))
         self._host, self._port = address.hostname or "127.0.0.1", address.port or 80
-        self._token = os.environ.get("COMPUTERRL_TOKEN") or Path(os.environ["COMPUTERRL_TOKEN_FILE"]).read_text().strip()
+        self._token = _token()
         self._session = ""
 
     def start_emulator(self, *_: Any) -> None:
