@@ -112,10 +112,10 @@ class _Front:
 
 
 @contextlib.contextmanager
-def _front(folder: Path, num_desktops: int) -> Iterator[_Front]:
+def _front(folder: Path, num_desktops: int, *, idle_limit_s: float = 600.0) -> Iterator[_Front]:
     token_file = folder / "token"
     command = [sys.executable, "-m", "computerrl", "serve-desktops", "quickstart", "--port", "0", "--token-file", str(token_file)]
-    command += ["--allow-execute", "--idle", str(_IDLE_LIMIT_S), f"tasks.families=[{_FAMILY}]", f"tasks.max_steps={_MANY_STEPS}"]
+    command += ["--allow-execute", "--idle", str(idle_limit_s), f"tasks.families=[{_FAMILY}]", f"tasks.max_steps={_MANY_STEPS}"]
     command += [f"desktop.num_desktops={num_desktops}", "desktop.apps=[calc]", "desktop.reset_deadline_s=240"]
     with _process([*command, "desktop.step_deadline_s=120"], folder, r"^serving: (\S+)$") as (process, address):
         yield _Front(process, address, token_file.read_text())
@@ -304,14 +304,14 @@ def _play_until(socket: ClientConnection, end: float, took: list[float]) -> None
         if started > end:
             return
         socket.send(json.dumps({"type": "step", "data": {"text": _set_cell(number)}}))
-        socket.recv()
+        assert json.loads(socket.recv())["type"] == "observation"
         took.append(time.monotonic() - started)
 
 
 def _crowd(folder: Path, num_clients: int, duration_s: float) -> list[dict[str, Any]]:
     counts: Counter[str] = Counter()
     problems: list[str] = []
-    with _front(folder, num_clients) as front:
+    with _front(folder, num_clients, idle_limit_s=_IDLE_LIMIT_S) as front:
         for session in [front.reset(front.client()) for _ in range(num_clients)]:  # all are up
             front.client().delete("/session", headers=session)
         end = time.monotonic() + duration_s
