@@ -1,6 +1,6 @@
 """One desktop behind an env_server's socket, without a run around it. Part of `bench serve`.
 
-python -m benchmarks.env._zmq_desktops RUN_FOLDER: prints the address, ends on SIGTERM.
+python -m benchmarks.env._zmq_desktops RUN_FOLDER: prints the address once the desktop is up, ends on SIGTERM.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from computerrl.env_server.drivers import make_driver
 from computerrl.env_server.drivers.screenshots import RecentScreenshots
 from computerrl.env_server.serving.service import DesktopService
 
+_START_LIMIT_S = 300.0
+
 
 def main(folder: RunFolder) -> None:
     """Serve until SIGTERM."""
@@ -32,6 +34,8 @@ def main(folder: RunFolder) -> None:
         make=lambda index: make_driver(desktop, index=index, folder=folder.logs, screenshots=pictures),
         read=pictures.get,
     )
+    if not service.wait_ready(1, timeout_s=_START_LIMIT_S):
+        raise SystemExit(f"no desktop within {_START_LIMIT_S:.0f} s: {config.folder}")
     print(server.address, flush=True)
     while not ended.is_set():
         for request in server.poll(0.25):

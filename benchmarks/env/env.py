@@ -141,7 +141,7 @@ def _spares(folder: Path, store: ScreenshotStore, *, num_times: int) -> list[dic
     client = DesktopClient(LocalChannel(service.handle, sender="actor-0:bench"), config=config)
     times = []
     try:
-        service.wait_ready(2, timeout_s=60.0)
+        assert service.wait_ready(2, timeout_s=300.0)
         for number in range(num_times + 1):
             task, following = (TaskRef("calc-set-cell", 100_000 + number + step, "training") for step in (0, 1))
             started = time.perf_counter()

@@ -87,7 +87,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
         service = DesktopService(config, tasks=tasks, make=make)
         play = _Play(service, config, drivers, first_seed=tasks.training_seeds[0])
         try:
-            service.wait_ready(num_desktops, timeout_s=600.0)
+            assert service.wait_ready(num_desktops, timeout_s=600.0)
             play.run(duration_s, num_attackers=num_attackers, num_honest=num_desktops - num_attackers)
         finally:
             service.close(limit_s=60.0)

@@ -133,7 +133,7 @@ def _zmq_step(folder: Path) -> Iterator[Step]:
         channel = Client(address, keys=run_folder.load_keys(), sender="actor-0:bench")
         client = DesktopClient(channel, config=config.desktop)
         task = TaskRef(_FAMILY, _SEED, "training")
-        lease = client.lease("bench", task, timeout_s=_START_LIMIT_S)
+        lease = client.lease("bench", task)
         client.reset(lease, task)
 
         def step(number: int) -> None:

@@ -74,7 +74,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
         service = DesktopService(config, tasks=tasks, make=make)
         soak = _Soak(service, num_desktops=num_desktops, first_seed=tasks.training_seeds[0])
         try:
-            service.wait_ready(num_desktops, timeout_s=300.0)
+            assert service.wait_ready(num_desktops, timeout_s=300.0)
             samples = soak.run(duration_s)
             ready = service.wait_ready(num_desktops, timeout_s=120.0)
             found = [differences(first, _fingerprint(driver)) for driver, first in made.items() if driver.healthy()]

@@ -108,8 +108,8 @@ class Desktop:
         self._gui = Gui(self._screen, windows, settler, locked=apps.chromium, open_terminal=launcher.terminal_shortcut)
         self._api = Api(apps, openers, launcher, windows, self._screen.input, self._folder)
         self._osworld = OsworldCalls(session, apps, openers, launcher, settler, self._view, self._gui, folder=places.agent)
-        self._used_s: dict[str, float] = {}
-        """Processor time that each warm application had used before the last action."""
+        self._were_busy_s: dict[str, float] = {}
+        """`Program.busy_s` of each warm application before the last action."""
         self._finishes_itself = False
         """Does the task end when its page has given its verdict?"""
 
@@ -206,13 +206,13 @@ class Desktop:
         self._warm.note()
         self._finishes_itself = self._apps.open == ["chromium"]
         self._view.forget()
-        self._note_processor_time()
+        self._note_busy_time()
 
     # --- actions and observations ---
 
     def act(self, name: str, args: Mapping[str, Any], *, deadline: float) -> str:
         """Do one action; returns an API call's result. Raises `Refused`, also when the agent keeps an application busy."""
-        self._note_processor_time()
+        self._note_busy_time()
         try:
             if "." in name:
                 return self._api.call(name, args, deadline - _LOOK_S)
@@ -226,14 +226,14 @@ class Desktop:
                 raise
             raise Refused(f"{busy} is still busy with what it was given: wait, and try again") from error
 
-    def _note_processor_time(self) -> None:
-        self._used_s = {app.name: app.program.processor_s for app in self._apps.warm}
+    def _note_busy_time(self) -> None:
+        self._were_busy_s = {app.name: app.program.busy_s for app in self._apps.warm}
 
     def _busy_app(self) -> str:
-        """Name of an application that is busy with what the agent has given it; empty: none is, others keep it from answering."""
-        # One that did not obey has been started anew meanwhile: it was busy before.
+        """Name of an application that is busy with what the agent has given it; empty: none, so one that fails hangs."""
+        # One that did not obey has been started anew meanwhile: it was busy until then.
         for app in self._apps.warm:
-            if app.program.processor_s - self._used_s[app.name] >= processes.BUSY_S:
+            if app.program.busy_s - self._were_busy_s[app.name] >= processes.BUSY_S:
                 return app.name
         return ""
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,8 +31,8 @@ _SERVICES: dict[tuple[int, str], tuple[str, Standing]] = {}
 """Process id and start time of each process that lives as long as the desktop -> its executable, and its standing when the
 desktop was ready."""
 BUSY_S = 1.0
-"""A program that used so much processor time while it was waited for, in seconds, is busy with what it was given, and not kept
-from it by others: what honest tasks ask takes a fraction of that."""
+"""A program that computed, or waited for a processor, for so many seconds while it was waited for, is busy with what it was
+given: what honest tasks ask takes a fraction of that. One that hangs does neither."""
 _FIRST = 1
 """Process id of the first process of a container, below which everything of a desktop runs."""
 _OF_APPLICATIONS = ("/usr/lib/chromium/", "/usr/lib/gimp/", "/usr/lib/libreoffice/", "/usr/lib/thunderbird/", "/usr/lib/vlc/")
@@ -281,6 +281,23 @@ def _state_of(pid: int, thread: str) -> str:
         return "X"
 
 
+def _busy_s(pid: int) -> float:
+    """Seconds for which the threads of a process have computed, and for which those that live have waited for a processor (which
+    not every kernel counts)."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+        threads = os.listdir(f"/proc/{pid}/task")
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    computed = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # proc_pid_stat(5): utime, stime
+    waited_ns = 0
+    for thread in threads:
+        with suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/task/{thread}/schedstat") as file:
+            waited_ns += int(file.read().split()[1])  # the kernel's sched-stats.rst: computed, waited, turns
+    return computed + waited_ns / 1e9
+
+
 def _others() -> set[int]:
     table = _table()
     found = {pid for pid, seen in table.items() if not seen.is_dead and (pid, seen.start_time) not in _SERVICES}
@@ -379,7 +396,7 @@ class Program:
         self.log = log_folder / f"{name}.log"
         self._log_start = 0
         self._killed_s = 0.0
-        """Processor time of processes that were killed."""
+        """`busy_s` of processes that were killed."""
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -398,17 +415,10 @@ class Program:
         return self._process is not None and self._process.poll() is None
 
     @property
-    def processor_s(self) -> float:
-        """Processor time in seconds that its process has used, and those before it up to when they were killed."""
-        return self._killed_s + self._living_s()
-
-    def _living_s(self) -> float:
-        try:
-            with open(f"/proc/{self.pid}/stat", encoding="utf-8", errors="replace") as file:
-                fields = file.read().rpartition(")")[2].split()
-        except OSError:
-            return 0.0
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # proc_pid_stat(5): utime, stime
+    def busy_s(self) -> float:
+        """Seconds for which its threads have computed or waited for a processor, and those of its processes before up to when
+        they were killed. On a machine with much to do, a program computes for a fraction of the time in which it has to."""
+        return self._killed_s + _busy_s(self.pid)
 
     def start(self, arguments: Sequence[str] = (), *, pass_fds: Sequence[int] = (), stdout: int | None = None) -> None:
         """Start it in a process group of its own, so that its children can be ended with it; ``arguments`` come after its own.
@@ -447,7 +457,7 @@ class Program:
         if self._process is None:
             return
         if self.is_held:  # else its number may be another's by now
-            self._killed_s += self._living_s()
+            self._killed_s += _busy_s(self.pid)
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except ProcessLookupError:

@@ -151,17 +151,38 @@ def test_shells_of_a_terminal_are_waited_for_when_it_ends(tmp_path: Path) -> Non
     terminal.kill()
 
 
-def test_processor_time_of_a_program_goes_on_over_a_new_start(tmp_path: Path) -> None:
+def test_busy_time_of_a_program_goes_on_over_a_new_start(tmp_path: Path) -> None:
     program = Program("busy", ["sh", "-c", "while :; do :; done"], env={"PATH": "/usr/bin:/bin"}, log_folder=tmp_path)
-    assert program.processor_s == 0.0
+    assert program.busy_s == 0.0
     for _ in range(3):
-        before = program.processor_s
+        before = program.busy_s
         program.start()
-        while program.processor_s < before + 0.05:
+        while program.busy_s < before + 0.05:
             time.sleep(0.01)
-        reached = program.processor_s
+        reached = program.busy_s
         program.kill()
-        assert program.processor_s >= reached
+        assert program.busy_s >= reached - 0.011  # the kernel's ticks
         program.kill()
-        assert program.processor_s < reached + 60.0
+        assert program.busy_s < reached + 60.0
     program.kill()
+
+
+def test_program_that_waits_for_a_processor_is_busy_and_one_that_sleeps_is_not(tmp_path: Path) -> None:
+    place = {"env": {"PATH": "/usr/bin:/bin"}, "log_folder": tmp_path}
+    compute = ["taskset", "-c", str(min(os.sched_getaffinity(0))), "sh", "-c", "while :; do :; done"]
+    crowd = [Program(f"{number}", compute, **place) for number in range(5)]
+    asleep = Program("asleep", ["sleep", "600"], **place)
+    try:
+        for program in (asleep, *crowd):
+            program.start()
+        started = time.monotonic()
+        while any(program.busy_s < 1.0 for program in crowd):
+            assert time.monotonic() < started + 120.0
+            time.sleep(0.05)
+        computed_s = time.monotonic() - started
+        # Five on one processor have computed for a fifth of the time each, and waited for the rest.
+        assert sum(program.busy_s for program in crowd) > 2.0 * computed_s
+        assert asleep.busy_s < 0.5
+    finally:
+        for program in (asleep, *crowd):
+            program.kill()
