@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from computerrl.actor.episode import DesktopCalls
+from computerrl.actor.choosing import DesktopCalls
 from computerrl.common import log
 from computerrl.common.clock import Clock, monotonic_s
 from computerrl.common.errors import HostBroken, NoDesktop, PeerTimeout

@@ -8,36 +8,30 @@ assignment: they never become a reward.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
 
-import numpy as np
-
-from computerrl.actor.engines.base import Completion, GenerationRequest, Sampler
-from computerrl.actor.prompts.builder import Prompt, PromptBuilder
+from computerrl.actor.agents.base import Agent
+from computerrl.actor.choosing import AgentChooser, Chooser, Chosen, DesktopCalls, EpisodeSetting, PolicyChooser
+from computerrl.actor.engines.base import Sampler
+from computerrl.actor.prompts.builder import PromptBuilder
 from computerrl.actor.prompts.formats.base import PastAction, Unsayable
 from computerrl.common import log
 from computerrl.common.actions import FINAL_ACTIONS, ActionSyntaxError, parse_action
 from computerrl.common.actions.targets import holds, named_element, places_of, same_action
 from computerrl.common.clock import unix_now
-from computerrl.common.errors import ComputerRLError, TaskFailed
+from computerrl.common.errors import AgentFailed, ComputerRLError, TaskFailed
 from computerrl.common.messages import (
     Action,
     Assignment,
     Demonstration,
     ElementTarget,
     EndReason,
-    Evaluation,
     FinalAction,
     Lease,
     Observation,
-    ScreenshotRef,
     Step,
-    StepResult,
     StepTiming,
-    TaskRef,
     TaskStarted,
     Trajectory,
 )
@@ -46,11 +40,7 @@ TIME_LIMIT_FRACTION = 0.8
 """Fraction of the assignment's time limit at which an episode is ended and evaluated. A trajectory after the limit is of no use:
 the broker has assigned the slot to another actor by then."""
 
-_NO_INTS = np.zeros(0, dtype=np.int32)
-_NO_FLOATS = np.zeros(0, dtype=np.float32)
 _FINAL: Mapping[EndReason, FinalAction] = {"done_action": "done", "fail_action": "fail"}
-
-Activity = Literal["generate", "desktop"]
 
 
 class EpisodeAborted(ComputerRLError):
@@ -59,56 +49,17 @@ class EpisodeAborted(ComputerRLError):
     code = "aborted"
 
 
-class DesktopCalls(Protocol):
-    """Requests of an episode to its desktop; the part of `env_server.client.DesktopClient` used here."""
-
-    def lease(self, incarnation: str, task: TaskRef | None = None, *, next_task: TaskRef | None = None) -> Lease: ...
-
-    def reset(self, lease: Lease, task: TaskRef) -> TaskStarted: ...
-
-    def step(self, lease: Lease, action: Action, *, completion: str = "") -> StepResult: ...
-
-    def demonstrate(self, lease: Lease) -> Demonstration: ...
-
-    def evaluate(self, lease: Lease, final_action: FinalAction = "") -> Evaluation: ...
-
-    def release(self, lease: Lease) -> None: ...
-
-    def screenshot(self, ref: ScreenshotRef) -> bytes: ...
-
-
-def _no_activity(_: Activity) -> AbstractContextManager[object]:
-    return nullcontext()
-
-
-@dataclass(frozen=True, slots=True)
-class EpisodeSetting:
-    """Settings that all episodes of an actor share."""
-
-    actor: str
-    """`actor-<index>:<incarnation>`"""
-    incarnation: str
-    max_new_tokens: int
-    max_invalid_actions: int = 2
-    """Number of invalid actions in a row after which the episode ends and is evaluated as it is."""
-    require_done: bool = False
-    """Whether success needs `done()`, or a task that ends by itself."""
-    stopped: Callable[[], bool] = lambda: False
-    """Whether the actor is stopping; checked before every step."""
-    during: Callable[[Activity], AbstractContextManager[object]] = _no_activity
-    """Context manager around generation and around waiting for the desktop, for the actor's meters."""
-
-
 def play_episode(
     assignment: Assignment,
     desktops: DesktopCalls,
     engine: Sampler | None,
-    prompt: PromptBuilder,
+    player: PromptBuilder | Agent,
     *,
     setting: EpisodeSetting,
     asked_s: float = 0.0,
 ) -> Trajectory:
-    """Play ``assignment``. ``engine`` may be None for demonstrations; ``asked_s``: seconds that the assignment request took.
+    """Play ``assignment`` by prompts for ``engine``, which may be None for demonstrations, or by an agent with its own model.
+    ``asked_s``: seconds that the assignment request took.
 
     Raises `EnvError`, `PeerTimeout`, `EngineFailed` and `EpisodeAborted`, after returning the desktop if that is possible.
     """
@@ -119,7 +70,7 @@ def play_episode(
         with setting.during("desktop"):
             first = desktops.reset(lease, assignment.task)
         reset_s = time.perf_counter() - started
-        episode = _Episode(assignment, desktops, lease, engine, prompt, setting, first, deadline=_deadline(assignment, started))
+        episode = _Episode(assignment, desktops, lease, engine, player, setting, first, deadline=_deadline(assignment, started))
         end_reason = episode.run()
         judged = time.perf_counter()
         with setting.during("desktop"):
@@ -174,7 +125,7 @@ class _Episode:
         desktops: DesktopCalls,
         lease: Lease,
         engine: Sampler | None,
-        prompt: PromptBuilder,
+        player: PromptBuilder | Agent,
         setting: EpisodeSetting,
         first: TaskStarted,
         *,
@@ -183,8 +134,12 @@ class _Episode:
         self._assignment = assignment
         self._desktops = desktops
         self._lease = lease
-        self._engine = engine
-        self._prompt = prompt
+        if isinstance(player, PromptBuilder):
+            self._chooser: Chooser = PolicyChooser(
+                assignment, desktops, lease, engine, player, first.instruction, setting=setting
+            )
+        else:
+            self._chooser = AgentChooser(assignment, desktops, player, first.instruction, setting=setting)
         self._setting = setting
         self._instruction = first.instruction
         self._deadline = deadline
@@ -215,11 +170,14 @@ class _Episode:
 
     def _step(self) -> EndReason | None:
         observation = self.observation
-        prompt = self._prompt.build(self._instruction, observation, self._history)
         try:
-            chosen = self._demonstrate() if self._assignment.kind == "demonstration" else self._generate(prompt)
+            chosen = self._chooser.choose(observation, self._history, number=len(self.steps))
         except Unsayable:
             return "off_demonstration"
+        except AgentFailed as error:
+            task = self._assignment.task
+            log.get_logger().warning("agent.failed", family=task.family, seed=task.seed, reason=str(error))
+            return "agent_failed"
         places = self._places(chosen)
         began = time.perf_counter()
         target = self._target(chosen, places) if self._knows_targets else None
@@ -227,7 +185,7 @@ class _Episode:
         desktop_s = time.perf_counter() - began + chosen.demonstrate_s
         self.steps.append(
             Step(
-                prompt_tokens=prompt.tokens,
+                prompt_tokens=chosen.prompt.tokens,
                 action_tokens=chosen.tokens,
                 behavior_logprobs=chosen.logprobs,
                 policy_versions=chosen.policy_versions,
@@ -238,23 +196,24 @@ class _Episode:
                 settled_by=observation.settled_by,
                 timing=StepTiming(generate_s=chosen.generate_s, desktop_s=desktop_s, settle_s=acted.settle_s),
                 matched=acted.matched,
-                images=prompt.images,
+                images=chosen.prompt.images,
                 places=places,
                 target=target,
+                usage=chosen.usage,
             )
         )
         return acted.end
 
-    def _places(self, chosen: _Chosen) -> tuple[int, ...]:
+    def _places(self, chosen: Chosen) -> tuple[int, ...]:
         """Pixels of the present screen at which the chosen action points."""
         try:
-            action = self._parse(chosen)
+            action = self._chooser.parse(chosen, self.observation)
         except ActionSyntaxError:
             return ()
         seen = self.observation
         return places_of(action, seen.elements, width=seen.screen_width, height=seen.screen_height)
 
-    def _target(self, chosen: _Chosen, places: tuple[int, ...]) -> ElementTarget | None:
+    def _target(self, chosen: Chosen, places: tuple[int, ...]) -> ElementTarget | None:
         """What the demonstrator would point at now; None where it names no single thing.
 
         A demonstrator may count its actions, so it knows no way back: after an action that is not its own it is not asked again.
@@ -269,7 +228,7 @@ class _Episode:
             return None
         seen, shown = self.observation, parse_action(demonstration.action_text)
         try:
-            action = self._parse(chosen)
+            action = self._chooser.parse(chosen, self.observation)
         except ActionSyntaxError:
             action = None
         target = _element_target(seen, demonstration, shown, is_same_kind=action is not None and action.name == shown.name)
@@ -277,10 +236,10 @@ class _Episode:
         self._knows_targets = hit or (action is not None and same_action(seen.elements, action, shown))
         return target
 
-    def _act_beside_demonstrator(self, chosen: _Chosen) -> _Acted:
+    def _act_beside_demonstrator(self, chosen: Chosen) -> _Acted:
         """Do the demonstrator's action, chosen or not; end the episode instead when it was not chosen and no patch is left."""
         try:
-            expert = self._demonstrate()
+            expert = self._chooser.demonstrate(self.observation, number=len(self.steps))
         except Unsayable as error:
             reason = f"the demonstrator's action cannot be said: {error}"
             return _Acted(format_ok=self._is_action(chosen), error=reason, end="off_demonstration")
@@ -293,104 +252,32 @@ class _Episode:
         patched = self._act(expert)
         return replace(deviation, end=patched.end, settle_s=patched.settle_s)
 
-    def _deviation(self, chosen: _Chosen, expert: _Chosen) -> _Acted | None:
+    def _deviation(self, chosen: Chosen, expert: Chosen) -> _Acted | None:
         """Why the chosen action is not the demonstrator's, which ends nothing by itself; None when it is."""
         try:
-            action = self._parse(chosen)
+            action = self._chooser.parse(chosen, self.observation)
         except ActionSyntaxError as error:
             return _Acted(format_ok=False, error=str(error), matched=False)
         try:
-            shown = self._parse(expert)
+            shown = self._chooser.parse(expert, self.observation)
         except ActionSyntaxError as problem:
             raise TaskFailed(f"the demonstrated {expert.text:.200} is no action: {problem}") from problem
         if same_action(self.observation.elements, action, shown):
             return None
         return _Acted(format_ok=True, error=f"the demonstrator did {expert.text}", matched=False)
 
-    def _demonstrate(self) -> _Chosen:
-        """The demonstrator's next action, as the policy would have to say it. Raises `Unsayable`, with a warning in the log."""
-        began = time.perf_counter()
-        with self._setting.during("desktop"):
-            action_text = self._desktops.demonstrate(self._lease).action_text
-        task = self._assignment.task
+    def _is_action(self, chosen: Chosen) -> bool:
         try:
-            text = self._prompt.render(action_text, self.observation, seed=f"{task.task_id}:{len(self.steps)}")
-        except Unsayable as error:
-            log.get_logger().warning(
-                "demonstration.unsayable",
-                family=task.family,
-                seed=task.seed,
-                reason=error.reason,
-                action=action_text,
-                detail=str(error),
-            )
-            raise
-        except LookupError as error:
-            raise TaskFailed(f"the demonstrated {action_text:.200} cannot be said to this screen: {error.args[0]}") from error
-        tokens = self._prompt.encode_action(text)
-        if len(tokens) > self._setting.max_new_tokens:
-            # The policy would learn it and could never sample it to the end.
-            log.get_logger().warning(
-                "demonstration.too_long", num_tokens=len(tokens), max_new_tokens=self._setting.max_new_tokens, action=action_text
-            )
-        return _Chosen(
-            text=text,
-            tokens=tokens,
-            logprobs=_NO_FLOATS,
-            policy_versions=_NO_INTS,
-            generate_s=0.0,
-            demonstrate_s=time.perf_counter() - began,
-        )
-
-    def _generate(self, prompt: Prompt) -> _Chosen:
-        assert self._engine is not None, "only demonstrations are played without an engine"
-        began = time.perf_counter()
-        with self._setting.during("generate"):
-            completion: Completion = self._engine.submit(
-                GenerationRequest(
-                    prompt_tokens=prompt.tokens,
-                    temperature=self._assignment.temperature,
-                    max_new_tokens=self._setting.max_new_tokens,
-                    stop_tokens=self._prompt.stop_tokens,
-                    may_be_older=self._assignment.kind == "training",
-                    images=self._prompt.request_images(prompt, shown=self._assignment.shown_images),
-                    sent=self._prompt.sent_images(prompt, shown=self._assignment.shown_images),
-                    chat=self._prompt.chat_turns(prompt, shown=self._assignment.shown_images),
-                )
-            ).result()
-        text, tokens, versions = completion.text, completion.tokens, completion.policy_versions
-        if not len(tokens):
-            # A server sent text alone. Its tokens are written as those of a demonstration; nothing is trained on them.
-            tokens = self._prompt.encode_action(text)
-            versions = np.full(len(tokens), self._engine.policy_version, dtype=np.int32)
-        return _Chosen(
-            text=self._prompt.said(text, tokens),
-            tokens=tokens,
-            logprobs=completion.logprobs,
-            policy_versions=versions,
-            generate_s=time.perf_counter() - began,
-            demonstrate_s=0.0,
-            cut=completion.finish == "length",
-        )
-
-    def _parse(self, chosen: _Chosen) -> Action:
-        """Raises `ActionSyntaxError`."""
-        if chosen.cut:
-            raise ActionSyntaxError(f"cut off after {len(chosen.tokens)} tokens")
-        return self._prompt.parse(chosen.text, self.observation)
-
-    def _is_action(self, chosen: _Chosen) -> bool:
-        try:
-            self._parse(chosen)
+            self._chooser.parse(chosen, self.observation)
         except ActionSyntaxError:
             return False
         return True
 
-    def _act(self, chosen: _Chosen) -> _Acted:
+    def _act(self, chosen: Chosen) -> _Acted:
         """Do the chosen action."""
         text = chosen.text
         try:
-            action = self._parse(chosen)
+            action = self._chooser.parse(chosen, self.observation)
         except ActionSyntaxError as error:
             self._history.append(PastAction(text, error=str(error), is_malformed=True, screenshot=self.observation.screenshot))
             return _Acted(format_ok=False, error=str(error))
@@ -435,17 +322,3 @@ class _Acted:
     settle_s: float = 0.0
     matched: bool | None = None
     """Whether the chosen action is the demonstrator's; None: there is no demonstrator."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    """A chosen action as text, with its tokens and log-probs for training."""
-
-    text: str
-    tokens: np.ndarray
-    logprobs: np.ndarray
-    policy_versions: np.ndarray
-    generate_s: float
-    demonstrate_s: float
-    cut: bool = False
-    """Whether sampling ended by length. Then the policy did not end its action, whatever the text says."""

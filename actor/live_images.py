@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from computerrl.actor.episode import DesktopCalls
+from computerrl.actor.choosing import DesktopCalls
 from computerrl.common.messages import Action, Lease, Observation, ScreenshotRef, StepResult, TaskRef, TaskStarted, Trajectory
 
 

@@ -9,6 +9,8 @@ import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from computerrl.actor.agents import make_agent
+from computerrl.actor.agents.base import Agent
 from computerrl.actor.desktops import DesktopDirectory
 from computerrl.actor.live_images import LiveImages
 from computerrl.actor.prompts.builder import FolderTokenizer, PromptBuilder, builder_of_run
@@ -54,7 +56,8 @@ class ActorProcess:
         """Play until the stop; raises what made going on impossible."""
         log.bind(role="actor", index=self._index, incarnation=self._incarnation)
         is_central = self._config.actor.inference == "central"
-        check_model_folder(self._model, weights=self._config.actor.endpoint is None and not is_central)
+        if self._config.actor.agent is None:
+            check_model_folder(self._model, weights=self._config.actor.endpoint is None and not is_central)
         if not is_central:
             # Here, before other threads compute. An actor without an engine is spared torch's seconds and 0.2 GB.
             with gc_paused():
@@ -76,10 +79,14 @@ class ActorProcess:
             stack.enter_context(exporting(self._config, role="actor", index=self._index, metrics=self._metrics))
             # Before the heartbeat ends, so that it does not wait for a broker that has ended first.
             stack.callback(pulse.close)
-            tokenizer = FolderTokenizer(self._model)
-            images = LiveImages()
-            prompt = builder_of_run(self._config, self._model, tokenizer, read=images.read)
-            self._worker = self._make_worker(broker, prompt, images)
+            tokenizer, images = None, LiveImages()
+            agent = make_agent(self._config)
+            if agent is None:
+                tokenizer = FolderTokenizer(self._model)
+                builder = builder_of_run(self._config, self._model, tokenizer, read=images.read)
+            else:
+                stack.callback(agent.close)
+            self._worker = self._make_worker(broker, builder if agent is None else agent, images)
             # Once started it ends with the stop token, before the connections above are closed.
             stack.callback(self._close_playing, self._worker)
             self._worker.start()
@@ -93,7 +100,7 @@ class ActorProcess:
             if failure is not None:
                 raise failure
 
-    def _make_worker(self, broker: BrokerClient, prompt: PromptBuilder, images: LiveImages) -> ActorWorker:
+    def _make_worker(self, broker: BrokerClient, player: PromptBuilder | Agent, images: LiveImages) -> ActorWorker:
         def connect(address: str) -> DesktopClient:
             # An env_server that is started again has another address.
             client = Client(address, keys=self._keys, sender=self._name, gives_up_refused=True)
@@ -103,11 +110,11 @@ class ActorProcess:
             self._config.actor,
             broker=broker,
             desktops=DesktopDirectory(lambda: broker.directory("env_server"), connect),
-            prompt=prompt,
+            player=player,
             actor=self._name,
             incarnation=self._incarnation,
             stop=self._stop,
-            images=images if self._config.actor.prompt.shows_images else None,
+            images=images if self._config.actor.prompt.shows_images and isinstance(player, PromptBuilder) else None,
         )
 
     def _use_remote(self, broker: BrokerClient) -> None:
@@ -120,7 +127,7 @@ class ActorProcess:
         self._worker.use_engine(self._remote, self._remote)
         self._note = "playing"
 
-    def _start_engine(self, broker: BrokerClient, tokenizer: FolderTokenizer) -> None:
+    def _start_engine(self, broker: BrokerClient, tokenizer: FolderTokenizer | None) -> None:
         """Its own thread: vLLM takes half a minute, and there are demonstrations to play."""
         try:
             self._note = f"starting {self._config.actor.engine}"

@@ -18,9 +18,11 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from computerrl.actor.activity import ActivityMeter
+from computerrl.actor.agents.base import Agent
+from computerrl.actor.choosing import EpisodeSetting
 from computerrl.actor.desktops import DesktopSource
 from computerrl.actor.engines.base import NO_VERSION, Sampler, Versions
-from computerrl.actor.episode import EpisodeAborted, EpisodeSetting, play_episode
+from computerrl.actor.episode import EpisodeAborted, play_episode
 from computerrl.actor.live_images import EpisodeImages, LiveImages
 from computerrl.actor.prompts.builder import PromptBuilder
 from computerrl.common import log
@@ -63,18 +65,18 @@ class ActorWorker:
         *,
         broker: AssignmentBroker,
         desktops: DesktopSource,
-        prompt: PromptBuilder,
+        player: PromptBuilder | Agent,
         actor: str,
         incarnation: str,
         stop: StopToken,
         images: LiveImages | None = None,
     ) -> None:
-        """``actor`` is `actor-<index>:<incarnation>`. Without `use_engine` only demonstrations are played. ``images``: where
-        ``prompt`` reads the images that it shows; None: it shows none."""
+        """``actor`` is `actor-<index>:<incarnation>`. Without `use_engine` only demonstrations are played. ``player``: prompts
+        for that engine, or an agent. ``images``: where the prompts read the images that they show; None: they show none."""
         self._config = config
         self._broker = broker
         self._desktops = desktops
-        self._prompt = prompt
+        self._player = player
         self._incarnation = incarnation
         self._stop = stop
         self._images = images
@@ -210,7 +212,7 @@ class ActorWorker:
     def _episode(self, assignment: Assignment, images: EpisodeImages | None, *, asked_s: float) -> Trajectory:
         with self._desktops.pick(assignment) as desktops:
             seen = desktops if images is None else images.see(desktops)
-            trajectory = play_episode(assignment, seen, self._engine, self._prompt, setting=self._setting, asked_s=asked_s)
+            trajectory = play_episode(assignment, seen, self._engine, self._player, setting=self._setting, asked_s=asked_s)
         self._count(trajectory)
         return trajectory
 

@@ -197,7 +197,10 @@ def _num_bytes(text: str) -> int:
 
 def _step_problem(step: Step, *, kind: OrderKind) -> str:
     num_tokens, num_logprobs, num_versions = step.action_tokens.size, step.behavior_logprobs.size, step.policy_versions.size
-    if not step.prompt_tokens.size or not num_tokens:
+    is_agents = kind == "evaluation" and not step.prompt_tokens.size
+    if is_agents and not num_tokens == num_logprobs == num_versions == 0:
+        return f"no prompt, but {num_tokens} action tokens, {num_logprobs} log-probs, {num_versions} policy versions"
+    if not is_agents and (not step.prompt_tokens.size or not num_tokens):
         return f"{step.prompt_tokens.size} prompt and {num_tokens} action tokens"
     # Some servers send text alone; nothing is trained on an evaluation.
     possible = (num_tokens, 0) if kind == "evaluation" else (num_tokens,)

@@ -15,6 +15,7 @@ import http.client
 import ipaddress
 import json
 import math
+import os
 import re
 import socket
 import ssl
@@ -98,14 +99,17 @@ def completion(
 class Endpoint:
     """One server; safe to share between threads."""
 
-    def __init__(self, config: EndpointConfig) -> None:
-        """Raises `ConfigError` for a key file that is missing or that others may read, and for a proxy of an unknown kind."""
+    def __init__(self, config: EndpointConfig, *, key_header: str = "Authorization", headers: Mapping[str, str] = {}) -> None:
+        """``key_header``: header that carries the key; ``headers``: further ones of every request.
+
+        Raises `ConfigError` for a key file that is missing or that others may read, a variable that holds no key, and a proxy of
+        an unknown kind."""
         self._config = config
         self._url = config.url.rstrip("/")
-        self._key = None if config.key_file is None else _read_key(Path(config.key_file))
-        self._headers = {"Content-Type": "application/json"}
+        self._key = _key_of(config)
+        self._headers = {"Content-Type": "application/json", **headers}
         if self._key is not None:
-            self._headers["Authorization"] = f"Bearer {self._key}"
+            self._headers[key_header] = f"Bearer {self._key}" if key_header == "Authorization" else self._key
         self._proxy = _proxy_for(config.url)
         # Without the password that a proxy's address may hold.
         shown = None if self._proxy is None else self._proxy.netloc.rpartition("@")[2]
@@ -114,7 +118,7 @@ class Endpoint:
     def find_model(self) -> str:
         """The name of the model that is asked. Raises `ConfigError` when the server is not there or has no such model."""
         try:
-            names = [str(entry["id"]) for entry in self._ask("models", None, timeout_s=LOOK_S)["data"]]
+            names = [str(entry["id"]) for entry in self.ask("models", None, timeout_s=LOOK_S)["data"]]
         except PeerTimeout as error:
             step = "start it (vllm serve MODEL --port PORT), or give the address that ends with /v1"
             raise ConfigError([Problem(f"{FIELD}.url", str(error), step)]) from None
@@ -170,7 +174,7 @@ class Endpoint:
 
     def _choice(self, what: str, asked: Mapping[str, Any], *, timeout_s: float | None) -> dict[str, Any]:
         """The first choice of the server's reply."""
-        reply = self._ask(what, asked, timeout_s=self._config.timeout_s if timeout_s is None else timeout_s)
+        reply = self.ask(what, asked, timeout_s=timeout_s)
         try:
             choice = reply["choices"][0]
         except (KeyError, IndexError, TypeError):
@@ -180,7 +184,9 @@ class Endpoint:
             raise EndpointRefused(reason, _ADDRESS)
         return choice
 
-    def _ask(self, what: str, asked: Mapping[str, Any] | None, *, timeout_s: float) -> Any:
+    def ask(self, what: str, asked: Mapping[str, Any] | None, *, timeout_s: float | None = None) -> Any:
+        """The server's reply to ``asked`` (None: a GET) at the path ``what``, as JSON. Deadline and errors: as in `complete`."""
+        timeout_s = self._config.timeout_s if timeout_s is None else timeout_s
         url = f"{self._url}/{what}"
         where = f"{url}{self._way}"
         try:
@@ -234,7 +240,8 @@ class Endpoint:
             return EndpointBusy(reason, retry_after_s=_seconds(headers.get("Retry-After", "")))
         if status in _KEY:
             no_key = "give the file of its key in actor.endpoint.key_file (chmod 600)"
-            return EndpointRefused(reason, no_key if self._key is None else f"look at the key in {self._config.key_file}")
+            place = self._config.key_file or f"the variable {self._config.key_variable}"
+            return EndpointRefused(reason, no_key if self._key is None else f"look at the key in {place}")
         if 300 <= status < 400:
             target = self._quoted(headers.get("Location", "nowhere"))
             step = "give the address of the server itself: a redirect is not followed"
@@ -372,6 +379,18 @@ def _is_excepted(host: str, netloc: str, no_proxy: str) -> bool:
         except ValueError:
             continue  # A name, which is no network.
     return False
+
+
+def _key_of(config: EndpointConfig) -> str | None:
+    if config.key_file is not None:
+        return _read_key(Path(config.key_file))
+    if config.key_variable is None:
+        return None
+    key = os.environ.get(config.key_variable, "").strip()
+    if not re.fullmatch(r"[!-~]+", key):
+        reason = f"the environment variable {config.key_variable} holds no key, which is one word of ASCII characters"
+        raise ConfigError([Problem(f"{FIELD}.key_variable", reason, "set it, or name a file in actor.endpoint.key_file")])
+    return key
 
 
 def _read_key(path: Path) -> str:

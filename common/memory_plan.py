@@ -23,6 +23,7 @@ PROCESS_MB = {
     "actor/transformers": 900,
     "actor/vllm": 1900,
     "actor/endpoint": 700,
+    "actor/agent": 700,
     "actor/central": 450,
     "learner": 1000,
 }
@@ -76,7 +77,7 @@ def host_room_mb(config: RunConfig, *, total_mb: int, available_mb: int) -> int:
 def card_room_mb(config: RunConfig, *, total_mb: float, free_mb: float, num_cards: int) -> float:
     """Memory for one rank on its GPU. Where there are no more GPUs than ranks, engines have a part of it."""
     is_shared = not config.cluster.num_worker_nodes and num_cards <= ranks_per_node(config)
-    if not is_shared or config.actor.engine == "endpoint":
+    if not is_shared or config.actor.served_at is not None:
         return free_mb
     num_engines = config.actor.num_actors if config.actor.inference == "local" else config.actor.num_engines
     each_mb = config.actor.gpu_memory * total_mb if config.actor.engine == "vllm" else engine_mb(config)
@@ -111,14 +112,14 @@ def _compute_bytes(config: RunConfig) -> int:
 
 def _head_bytes(config: RunConfig) -> int:
     """Of the float32 copy of the output matrix that `model.head_dtype` float32 costs."""
-    if config.model.head_dtype == "model" or config.model.dtype == "float32" or config.actor.endpoint is not None:
+    if config.model.head_dtype == "model" or config.model.dtype == "float32" or config.actor.served_at is not None:
         return 0
     return 4 * _head_numbers(config.model.name)
 
 
 def _sizes(config: RunConfig) -> tuple[int, float, int]:
     """(parameters, trained ones among them, layers)."""
-    num_parameters, num_layers = model_size(config.model.name) if config.actor.endpoint is None else (0, 1)
+    num_parameters, num_layers = model_size(config.model.name) if config.actor.served_at is None else (0, 1)
     top, of_tower = config.model.trainable_top_layers, _tower_parameters(config)
     of_text = num_parameters - of_tower
     trained = of_text if top is None else of_text * min(1.0, top / max(1, num_layers))
@@ -127,7 +128,7 @@ def _sizes(config: RunConfig) -> tuple[int, float, int]:
 
 def _tower_parameters(config: RunConfig) -> int:
     """Of the vision tower; 0 where there is none, or none that is known."""
-    tower = None if config.actor.endpoint is not None else tower_shape(_config_tree(model_folder(config.model.name)))
+    tower = None if config.actor.served_at is not None else tower_shape(_config_tree(model_folder(config.model.name)))
     return 0 if tower is None else tower.num_parameters
 
 

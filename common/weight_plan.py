@@ -197,11 +197,11 @@ def specs_digest(specs: Iterable[TensorSpec]) -> str:
     return digest.hexdigest()
 
 
-def base_digest(folder: Path, *, url: str | None) -> str:
-    """What learner and actors must agree on: `folder_digest`, or where a server at ``url`` holds the weights, that."""
-    if url is None:
+def base_digest(folder: Path, *, served_at: str | None) -> str:
+    """What learner and actors must agree on: `folder_digest`, or where the weights are elsewhere, that place."""
+    if served_at is None:
         return folder_digest(folder)
-    return hashlib.blake2b(f"served at {url}".encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(f"served at {served_at}".encode(), digest_size=16).hexdigest()
 
 
 def folder_digest(folder: Path) -> str:

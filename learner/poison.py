@@ -61,7 +61,8 @@ def poison_of(
 
 def _poison_of_step(step: Step, kind: OrderKind, *, policy_version: int, vocabulary_size: int) -> Poison | None:
     if not step.prompt_tokens.size or not step.action_tokens.size:
-        return "empty"
+        # An agent with a model of its own has no tokens of ours; nothing is trained on an evaluation.
+        return None if kind == "evaluation" and not step.num_bytes else "empty"
     num_tokens, num_logprobs = len(step.action_tokens), len(step.behavior_logprobs)
     # Some servers send text alone; nothing is trained on an evaluation.
     possible = (num_tokens, 0) if kind == "evaluation" else (num_tokens,)

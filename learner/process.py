@@ -152,9 +152,9 @@ class _LearnerProcess:
                 self._broker.place_order(order.to_message(self._config, self._families, policy_version=0))
 
     def _conduct(self, checkpoints: CheckpointStore, checkpoint: Checkpoint | None, *, announced_version: int) -> None:
-        endpoint, folder = self._config.actor.endpoint, model_folder(self._config.model.name)
+        served_at, folder = self._config.actor.served_at, model_folder(self._config.model.name)
         with ExitStack() as stack:
-            if endpoint is not None:
+            if served_at is not None:
                 trainer: AnyTrainer = ServedModel(self._config)
                 device = "cpu"
             else:
@@ -163,7 +163,7 @@ class _LearnerProcess:
                     rank_processes.open_trainer(self._config, config_path=path, index=self._index)
                 )
                 device = policy.device.type
-            digest = base_digest(folder, url=None if endpoint is None else endpoint.url)
+            digest = base_digest(folder, served_at=served_at)
             weights = _weight_sender(self._config, self._server, model_digest=digest, device=device)
             self._train(trainer, weights, checkpoints, checkpoint, announced_version=announced_version)
 

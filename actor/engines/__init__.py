@@ -16,12 +16,19 @@ if TYPE_CHECKING:
     from computerrl.actor.engines.base import PolicyEngine
 
 
-def make_engine(config: RunConfig, folder: Path, *, decode: Callable[[Sequence[int]], str], index: int = 0) -> PolicyEngine:
-    """The engine that ``config.actor`` asks for, on the model in ``folder``; ``index`` is the process's.
+def make_engine(
+    config: RunConfig, folder: Path, *, decode: Callable[[Sequence[int]], str] | None = None, index: int = 0
+) -> PolicyEngine:
+    """The engine that ``config.actor`` asks for, on the model in ``folder``; ``index`` is the process's. ``decode``: of the
+    model's tokenizer; None: an agent plays, which needs none.
 
     Takes seconds (transformers) to half a minute (vLLM's imports). Raises `ConfigError` for a model that the engine's library
     cannot load, and for one that sees less than a prompt and its answer.
     """
+    if decode is None:
+        from computerrl.actor.engines.endpoint_engine import AgentEngine
+
+        return AgentEngine()
     problems = context_problems(
         config.model.name, max_prompt_tokens=config.actor.prompt.max_prompt_tokens, max_new_tokens=config.actor.max_new_tokens
     )

@@ -30,22 +30,23 @@ class EngineHost:
         *,
         index: int,
         name: str,
-        tokenizer: FolderTokenizer,
+        tokenizer: FolderTokenizer | None,
         broker: BrokerClient,
         connect: Callable[[str], Channel],
         stop: StopToken,
     ) -> None:
         """Starts the engine, which takes seconds (transformers) to half a minute (vLLM's imports). ``name`` is the process's,
-        `<role>-<index>:<incarnation>`; ``connect`` opens a channel to an address. Raises what `make_engine` does."""
+        `<role>-<index>:<incarnation>`; ``tokenizer``: None where an agent plays; ``connect`` opens a channel to an address.
+        Raises what `make_engine` does."""
         started = time.perf_counter()
         folder = model_folder(config.model.name)
-        endpoint = config.actor.endpoint
-        self.engine = make_engine(config, folder, decode=tokenizer.decode, index=index)
+        decode = None if tokenizer is None else tokenizer.decode
+        self.engine = make_engine(config, folder, decode=decode, index=index)
         self.receiver = WeightReceiver(
             WeightClient(lambda: connect(_weights_address(broker))),
             self.engine,
             receiver=name,
-            model_digest=base_digest(folder, url=None if endpoint is None else endpoint.url),
+            model_digest=base_digest(folder, served_at=config.actor.served_at),
             files=RunFolder(config.folder).weights,
             stop=stop,
         )

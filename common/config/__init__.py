@@ -3,7 +3,7 @@
 Each area has its own file here; `RunConfig` puts them together. Nothing here starts, imports or touches anything.
 """
 
-from computerrl.common.config.actor import ActorConfig, Coordinates, EndpointConfig, PromptConfig
+from computerrl.common.config.actor import SERVICES, ActorConfig, AgentConfig, Coordinates, EndpointConfig, PromptConfig
 from computerrl.common.config.broker import BrokerConfig
 from computerrl.common.config.cluster import ClusterConfig
 from computerrl.common.config.curriculum import CurriculumConfig, RolloutsConfig
@@ -22,8 +22,10 @@ from computerrl.common.config.run import Actions, RunConfig, SupervisorConfig, T
 from computerrl.common.config.site import NodeKind, SiteProfile, load_site
 
 __all__ = [
+    "SERVICES",
     "Actions",
     "ActorConfig",
+    "AgentConfig",
     "AlgorithmConfig",
     "BrokerConfig",
     "ClusterConfig",

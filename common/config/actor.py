@@ -119,7 +119,10 @@ class EndpointConfig(Section):
     model: str | None = None
     """Name of the model on the server. None: the only model that it serves."""
     key_file: Place | None = None
-    """Path of a file (mode 0600) with the server's API key. None: the server needs no key."""
+    """Path of a file (mode 0600) with the server's API key. None: the key is in `key_variable`, or the server needs none."""
+    key_variable: str | None = Field(None, pattern=r"[A-Za-z_][A-Za-z0-9_]*")
+    """Name of the environment variable that holds the server's API key. `computerrl eval --agent` sets OPENAI_API_KEY or
+    ANTHROPIC_API_KEY where the environment has it and no file is named. None: no variable."""
     timeout_s: float = Field(300.0, gt=0)
     """Time limit for one completion in seconds."""
 
@@ -138,6 +141,46 @@ class EndpointConfig(Section):
         return url.replace("%25", "%", 1) if "%25" in place.netloc else url  # As RFC 6874 writes the zone.
 
 
+SERVICES: Mapping[str, str] = {"openai": "OPENAI", "anthropic": "ANTHROPIC"}
+"""Kinds of agents that talk to a model's server -> beginning of the names of its environment variables."""
+
+
+class AgentConfig(Section):
+    """An agent that plays in place of prompts and engine, with a model of its own. Read by the actors and by launch."""
+
+    kind: str = Field(pattern=r"openai|anthropic|[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+    """Kind of the agent. `openai`: a model behind OpenAI's interface. `anthropic`: a model behind Anthropic's, with its
+    computer-use tool. `module:Class`: a Python class with `predict(instruction, observation) -> action text` (docs/agents.md)."""
+    interface: Literal["chat", "responses"] = "chat"
+    """Interface of kind `openai`. `chat`: chat completions, which most servers have. `responses`: OpenAI's Responses."""
+    answers: Literal["tools", "text"] = "tools"
+    """Form of the answers of kind `openai`. `tools`: each action is a function that the model may call. `text`: prompts and
+    answers in `actor.prompt.format`, for models and servers without tools; it needs interface `chat`."""
+    images: int = Field(3, ge=0, le=64)
+    """Maximum number of screenshots in a request, the newest ones. Older screens are told by their text. 0: text alone."""
+    computer_tool: str = "computer_20250124"
+    """Type of Anthropic's computer-use tool, which the model's version decides."""
+    beta: str = "computer-use-2025-01-24"
+    """Value of the header `anthropic-beta`, which goes with the type of the tool. Empty: no such header."""
+    sends_temperature: bool = True
+    """Whether requests name a temperature, which reasoning models refuse."""
+    max_requests_per_min: float | None = Field(None, gt=0)
+    """Maximum number of requests in a minute, of one actor. None: as many as the episodes make."""
+    input_price: float = Field(0.0, ge=0)
+    """Price of a million input tokens, in any currency, for the report. 0: the report has no costs."""
+    output_price: float = Field(0.0, ge=0)
+    """Price of a million output tokens, in the same currency."""
+    timeout_s: float = Field(300.0, gt=0)
+    """Time limit of `predict` of a `module:Class` for one action in seconds."""
+    options: Mapping[str, str | int | float | bool | None] = {}
+    """Keyword arguments for the constructor of a `module:Class`."""
+
+    @property
+    def is_service(self) -> bool:
+        """Whether the agent is a model on a server, which `actor.endpoint` names."""
+        return self.kind in SERVICES
+
+
 class ActorConfig(Section):
     """Settings of the actors and of their policy engines. Read by the actors and by launch."""
 
@@ -145,13 +188,16 @@ class ActorConfig(Section):
     """Number of actor processes."""
     num_episodes: int = Field(4, ge=1, le=MAX_PROCESSES)
     """Number of episodes that each actor plays at a time; normally the number of desktops that it can lease."""
-    engine: Literal["vllm", "transformers", "endpoint"] = "transformers"
+    engine: Literal["vllm", "transformers", "endpoint", "agent"] = "transformers"
     """Policy engine that samples completions. `transformers`: the faster engine on CPUs and for models of a few hundred million
     parameters (`computerrl bench engines`). `vllm`: for GPUs and larger models. `endpoint`: a server samples, and the run can
     only evaluate. `model.name` is then a folder with the model's config.json and tokenizer, and for prompts with images with
-    its image processor."""
+    its image processor. `agent`: the agent of `agent` plays with a model of its own, and the run can only evaluate; `model` is
+    not used."""
     endpoint: EndpointConfig | None = None
-    """Settings of the server for engine `endpoint`. None: there is no server."""
+    """Settings of the server for engine `endpoint` and for the agents `openai` and `anthropic`. None: there is no server."""
+    agent: AgentConfig | None = None
+    """Settings of the agent for engine `agent`. None: there is none."""
     inference: Literal["local", "central"] = "local"
     """Place where completions are sampled. `local`: each actor has an engine of its own. `central`: `num_engines` processes
     have one engine each and sample for all actors. Actors then need neither weights nor a GPU, and go on with another engine
@@ -202,6 +248,13 @@ class ActorConfig(Section):
     effect on CPUs, which use neither."""
     prompt: PromptConfig = PromptConfig()
     """Settings of the prompt."""
+
+    @property
+    def served_at(self) -> str | None:
+        """Place of a model whose weights are not the learner's, in words; None: engines of the run load them."""
+        if self.endpoint is not None:
+            return self.endpoint.url
+        return None if self.agent is None else self.agent.kind
 
     @property
     def num_live(self) -> int:

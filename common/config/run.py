@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from computerrl.common.config.actor import BY_HAND_FORMATS, IMAGE_FORMATS, LONG_FORMATS, MIN_LONG_NEW_TOKENS, ActorConfig
+from computerrl.common.config.actor import (
+    BY_HAND_FORMATS,
+    IMAGE_FORMATS,
+    LONG_FORMATS,
+    MIN_LONG_NEW_TOKENS,
+    ActorConfig,
+    AgentConfig,
+)
 from computerrl.common.config.base import Place, Section
 from computerrl.common.config.broker import BrokerConfig
 from computerrl.common.config.cluster import ClusterConfig
@@ -304,24 +311,49 @@ def _combination_problems(config: RunConfig) -> list[Problem]:
 
 
 def _endpoint_problems(config: RunConfig) -> list[Problem]:
-    """Problems of engine `endpoint`: a server without the engine, or the engine in a run that trains."""
-    recipe, asks = config.learner.recipe, config.actor.engine == "endpoint"
+    """Problems of the engines `endpoint` and `agent`: one without its settings, or in a run that trains."""
+    recipe, agent = config.learner.recipe, config.actor.agent
+    if (config.actor.engine == "agent") != (agent is not None):
+        step = "set both actor.engine: agent and actor.agent.kind, or neither"
+        return [Problem("actor.agent", "goes with actor.engine agent, and one of them is missing", step)]
+    asks = config.actor.engine == "endpoint" or (agent is not None and agent.is_service)
     if asks != (config.actor.endpoint is not None):
-        step = "set both actor.engine: endpoint and actor.endpoint.url, or neither"
-        return [Problem("actor.endpoint", "goes with actor.engine endpoint, and one of them is missing", step)]
-    if not asks:
+        step = "set actor.endpoint.url with one of these, and without them leave it out"
+        reason = "goes with actor.engine endpoint and with the agents openai and anthropic, and one of them is missing"
+        return [Problem("actor.endpoint", reason, step)]
+    if config.actor.served_at is None:
         return []
     trains = recipe.max_updates > 0 or recipe.demos_per_family > 0 or any(recipe.demos_of_family.values()) or recipe.specialists
     if trains or config.tasks.recordings is not None:
-        step = "use computerrl eval FOLDER --endpoint URL, or another engine"
-        reason = "a model on a server takes no weights, so the run can only evaluate"
+        step = "use computerrl eval with --endpoint or --agent, or another engine"
+        reason = "a model that is not ours takes no weights, so the run can only evaluate"
         if config.actor.endpoint is not None and config.actor.endpoint.mode == "chat":
             reason += "; in mode chat its replies have neither token ids nor log-probs either"
         return [Problem("actor.engine", reason, step)]
     if config.actor.older_policy_every is not None:
         step = "leave out actor.older_policy_every"
-        return [Problem("actor.engine", "a model on a server has one policy only", step)]
-    return _chat_problems(config)
+        return [Problem("actor.engine", "a model that is not ours has one policy only", step)]
+    return _chat_problems(config) if agent is None else _agent_problems(config, agent)
+
+
+def _agent_problems(config: RunConfig, agent: AgentConfig) -> list[Problem]:
+    """Problems of settings of an agent that exclude each other."""
+    if not agent.is_service:
+        return []
+    assert config.actor.endpoint is not None
+    problems = []
+    if not config.actor.endpoint.model:
+        problems.append(Problem("actor.endpoint.model", "names no model, and the server may have many", "give its name there"))
+    if agent.kind == "anthropic" and (agent.interface, agent.answers) != ("chat", "tools"):
+        step = "leave out actor.agent.interface and actor.agent.answers"
+        problems.append(Problem("actor.agent", "interface and answers belong to kind openai", step))
+    if agent.answers == "text" and agent.interface != "chat":
+        problems.append(Problem("actor.agent.interface", "responses, but answers in text need chat", "set it to chat"))
+    shows = agent.kind == "anthropic" or (agent.answers == "text" and config.actor.prompt.shows_images)
+    if shows and config.desktop.observation == "tree":
+        reason = "tree, but the model acts on pictures of the screen"
+        problems.append(Problem("desktop.observation", reason, "set it to both or screenshot"))
+    return problems
 
 
 def _chat_problems(config: RunConfig) -> list[Problem]:

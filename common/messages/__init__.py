@@ -88,6 +88,7 @@ from computerrl.common.messages.trajectories import (
     TrajectoryBatch,
     TrajectoryGroup,
     TrajectoryReceipt,
+    Usage,
     VersionAnnouncement,
 )
 from computerrl.common.messages.weights import (

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Meta
 from msgspec.structs import force_setattr
 
-SCHEMA_VERSION = 17
+SCHEMA_VERSION = 18
 """Version of all messages together. It is raised whenever a field changes; a peer of another version is refused by name."""
 
 INT32, FLOAT32, UINT8 = np.dtype("<i4"), np.dtype("<f4"), np.dtype("u1")
@@ -77,7 +77,14 @@ Split = Literal["demonstration", "training", "evaluation", "tuning"]
 FinalAction = Literal["", "done", "fail"]
 SettledBy = Literal["quiet", "deadline", "none"]
 EndReason = Literal[
-    "task_finished", "done_action", "fail_action", "step_limit", "time_limit", "invalid_limit", "off_demonstration"
+    "task_finished",
+    "done_action",
+    "fail_action",
+    "step_limit",
+    "time_limit",
+    "invalid_limit",
+    "off_demonstration",
+    "agent_failed",
 ]
 
 

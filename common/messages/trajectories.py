@@ -81,11 +81,22 @@ class ElementTarget(Wire, frozen=True):
     """Whether the chosen action has the name of the demonstrator's (`click`, `scroll`, ...)."""
 
 
+class Usage(Wire, frozen=True):
+    """Tokens that the server of an agent's model has counted for the requests of one step."""
+
+    input_tokens: Number
+    """Tokens of the prompts, those included that the server had in its cache."""
+    output_tokens: Number
+    """Tokens of the answers, thoughts included."""
+    num_requests: Number
+    """Answers of the server."""
+
+
 class Step(Wire, frozen=True):
     """One training sample: a prompt and the action that the policy sampled."""
 
     prompt_tokens: IntArray
-    """[P] tokens of the prompt."""
+    """[P] tokens of the prompt; empty for an agent with a model of its own, in evaluations alone, as all four arrays are then."""
     action_tokens: IntArray
     """[A] tokens of the completion, end-of-action token included."""
     behavior_logprobs: FloatArray
@@ -114,6 +125,8 @@ class Step(Wire, frozen=True):
     target: ElementTarget | None = None
     """Element or drawn thing at which the demonstrator would have pointed, for an algorithm that `WantsTargets`. None: the
     episode had left the demonstration, the demonstrator's action names no single one, or the order asks for no targets."""
+    usage: Usage | None = None
+    """Tokens that an agent's model took for the step. None: no agent played, or its server counts nothing."""
 
     def __post_init__(self) -> None:
         take_arrays(self, _STEP_ARRAYS)

@@ -19,9 +19,10 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 
 from computerrl.common.actions import ACTIONS, calls_application
+from computerrl.common.actions.json_schema import arguments_schema
 from computerrl.common.actions.screen_text import app_line
 from computerrl.common.errors import ComputerRLError
-from computerrl.env_server.front.schemas import Json, arguments_schema, element_rows_of
+from computerrl.env_server.front.schemas import Json, element_rows_of
 from computerrl.env_server.front.sessions import BadRequest, SessionEnded, Sessions, View
 from computerrl.env_server.front.threads import Threads
 

@@ -31,6 +31,8 @@ the tokenizer stays, because the replay shows prompts with it."""
 
 _ORIGIN_FILE = "computerrl.json"
 """`learner.checkpoints.export.ORIGIN_FILE`, which is in a module that loads torch."""
+_AGENT_NEW_TOKENS = 4096
+"""Maximum number of tokens of an agent's answer, thoughts included, unless `actor.max_new_tokens` is set."""
 _ONLY_EVALUATE = (
     "learner.recipe.demos_per_family=0",
     "learner.recipe.demos_of_family={}",
@@ -51,6 +53,8 @@ class Wish:
     """A run, one of its checkpoints, or a model folder; with ``endpoint`` a folder with its config.json and tokenizer."""
     endpoint: str | None = None
     """Of a server that holds the model."""
+    agent: str | None = None
+    """Kind of an agent that plays with a model of its own, whose name ``source`` is."""
     config: Path | None = None
     families: tuple[str, ...] | None = None
     episodes: int | None = None
@@ -103,11 +107,13 @@ def evaluation_config(wish: Wish, found: Evaluated) -> RunConfig:
     changes = [
         *_ONLY_EVALUATE,
         f"name={found.name}",
-        f"model.name={found.model}",
+        *([] if wish.agent is not None else [f"model.name={found.model}"]),
         f"learner.recipe.eval_temperature={temperature}",
         f"learner.recipe.eval_rollouts_per_task={wish.rollouts}",
     ]
-    if wish.endpoint is not None:
+    if wish.agent is not None:
+        changes += _agent_settings(wish, wish.agent)
+    elif wish.endpoint is not None:
         changes += ["actor.engine=endpoint", f"actor.endpoint.url={wish.endpoint}"]
     if wish.families is not None:
         changes.append(f"tasks.families={json.dumps(wish.families)}")
@@ -122,6 +128,35 @@ def evaluation_config(wish: Wish, found: Evaluated) -> RunConfig:
     return _with_model(config, there[-1] / MODEL_FOLDER) if there else config  # Without one, `local.play` refuses to resume.
 
 
+def _agent_settings(wish: Wish, kind: str) -> list[str]:
+    """Settings by which the agent plays. Raises `ConfigError` where a service's address is not known."""
+    from computerrl.common.config import SERVICES
+
+    changes = [
+        "actor.engine=agent",
+        f"actor.agent.kind={json.dumps(kind)}",
+        "actor.inference=local",
+        "actor.older_policy_every=null",
+        f"actor.max_new_tokens={_AGENT_NEW_TOKENS}",
+    ]
+    if kind not in SERVICES:
+        if wish.endpoint is not None:
+            step = "leave it out; actor.agent.options are given to the class"
+            raise ConfigError([Problem("--endpoint", "goes with the agents openai and anthropic", step)])
+        return changes
+    variable = SERVICES[kind]
+    url = wish.endpoint or os.environ.get(f"{variable}_BASE_URL")
+    if url is None:
+        step = f"give --endpoint URL, or set {variable}_BASE_URL: nothing is sent to a host that was not named"
+        raise ConfigError([Problem("--endpoint", f"no address of a server for the agent {kind}", step)])
+    if kind == "anthropic" and not url.rstrip("/").endswith("/v1"):
+        url = f"{url.rstrip('/')}/v1"  # as this interface's own clients complete its address
+    changes += [f"actor.endpoint.url={url}", f"actor.endpoint.model={json.dumps(wish.source)}"]
+    if os.environ.get(f"{variable}_API_KEY"):
+        changes.append(f"actor.endpoint.key_variable={variable}_API_KEY")
+    return changes
+
+
 def _run_name(name: str) -> str:
     """A folder's name as a run's."""
     return f"eval-{re.sub(r'[^A-Za-z0-9._-]+', '-', name)[:150]}"
@@ -130,6 +165,11 @@ def _run_name(name: str) -> str:
 def find_evaluated(wish: Wish) -> Evaluated:
     """What ``wish`` evaluates. Names are checked before torch is loaded. Raises `ConfigError`, `ResumeError`."""
     source = Path(wish.source)
+    if wish.agent is not None:
+        if wish.config is None:
+            step = "give --config CONFIG: it names desktops and tasks"
+            raise ConfigError([Problem("--config", "an agent has no configuration", step)])
+        return Evaluated("", wish.config, _run_name(wish.source))
     if wish.endpoint is not None:
         # This process counts and makes tokens, wherever the weights are.
         check_model_folder(source, field="CHECKPOINT", weights=False)
@@ -200,10 +240,13 @@ def write_evaluation(folder: Path) -> dict[str, Any]:
         "name": folder.name,
         "model": _evaluated_model(folder) or config["model"]["name"],
         "endpoint": (config["actor"].get("endpoint") or {}).get("url"),
+        "agent": (config["actor"].get("agent") or {}).get("kind"),
         "temperature": recipe["eval_temperature"],
         "rollouts_per_task": recipe["eval_rollouts_per_task"],
         **evaluation_figures(count_results(episodes), rollouts_per_task=recipe["eval_rollouts_per_task"]),
     }
+    if config["actor"].get("agent"):
+        figures |= {"model": _agent_name(config["actor"]), "usage": count_usage(episodes, config["actor"]["agent"])}
     write_atomically(folder / FIGURES_FILE, json.dumps(figures, indent=2).encode())
     known = {name: found["pass@1"] for name, found in figures["families"].items() if found["pass@1"]["mean"] is not None}
     rows = [(name, one["mean"], one["low"], one["high"]) for name, one in known.items()]
@@ -226,6 +269,23 @@ def _evaluated_model(folder: Path) -> str:
     return f"{origin['run']}/{origin['checkpoint']}"
 
 
+def _agent_name(actor: Mapping[str, Any]) -> str:
+    """Name of the model of a service, or the agent's class."""
+    return str((actor.get("endpoint") or {}).get("model") or actor["agent"]["kind"])
+
+
+def count_usage(episodes: Sequence[Mapping[str, Any]], agent: Mapping[str, Any]) -> dict[str, Any]:
+    """Tokens and requests that servers have counted for the steps of ``episodes``, and what they cost by the prices of ``agent``
+    (None: it names none), and the number of episodes that ended because the agent failed."""
+    steps = [step.get("usage") or {} for episode in episodes for step in episode["steps"]]
+    names = ("input_tokens", "output_tokens", "num_requests")
+    total: dict[str, Any] = {name: sum(int(step.get(name, 0)) for step in steps) for name in names}
+    prices = agent["input_price"], agent["output_price"]
+    cost = (total["input_tokens"] * prices[0] + total["output_tokens"] * prices[1]) / 1e6
+    failed = sum(episode["end_reason"] == "agent_failed" for episode in episodes)
+    return {**total, "cost": cost if any(prices) else None, "num_agent_failed": failed}
+
+
 def count_results(episodes: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], tuple[int, int]]:
     """(family, seed) -> (rollouts, successes), of evaluations."""
     counts: dict[tuple[str, int], list[bool]] = defaultdict(list)
@@ -244,7 +304,20 @@ def table_of(figures: Mapping[str, Any]) -> str:
     for family, found in (*figures["families"].items(), ("all", figures["all"])):
         cells = "".join(f"{_cell(found[name]):>24}" for name in names)
         lines.append(f"{family:28} {found['num_tasks']:6} {found['num_rollouts']:9}{cells}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_usage_lines(figures.get("usage"))])
+
+
+def _usage_lines(usage: Mapping[str, Any] | None) -> list[str]:
+    if usage is None:
+        return []
+    lines = []
+    if usage["num_requests"]:
+        cost = "" if usage["cost"] is None else f", cost {usage['cost']:.4g}"
+        counted = f"{usage['num_requests']:,} requests, {usage['input_tokens']:,} tokens in, {usage['output_tokens']:,} out"
+        lines.append(f"{counted}{cost}")
+    if usage["num_agent_failed"]:
+        lines.append(f"{usage['num_agent_failed']} episodes ended because the agent failed: see the actor's log")
+    return lines
 
 
 def _cell(figure: Mapping[str, Any]) -> str:

@@ -25,7 +25,9 @@ from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.launch.watch.run_state import MetricsTail, Record, RunState
 
 if TYPE_CHECKING:
+    from computerrl.actor.agents.base import Agent
     from computerrl.actor.engines.base import PolicyEngine
+    from computerrl.actor.prompts.builder import PromptBuilder
     from computerrl.actor.worker import ActorWorker
     from computerrl.broker.client import BrokerClient
     from computerrl.env_server.client import DesktopClient
@@ -145,6 +147,7 @@ class SerialRun:
         return DesktopClient(LocalChannel(service.handle), config=desktop)
 
     def _make_actor(self, stack: ExitStack, desktops: DesktopClient) -> tuple[ActorWorker, PolicyEngine]:
+        from computerrl.actor.agents import make_agent
         from computerrl.actor.desktops import OneServer
         from computerrl.actor.engines import make_engine
         from computerrl.actor.live_images import LiveImages
@@ -154,22 +157,29 @@ class SerialRun:
         from computerrl.learner.model_store import ensure_model
 
         # A served model's folder may hold no weights.
-        name, is_served = self._config.model.name, self._config.actor.endpoint is not None
+        name, is_served = self._config.model.name, self._config.actor.served_at is not None
         model = model_folder(name) if is_served else ensure_model(name)
-        tokenizer = FolderTokenizer(model)
-        engine = make_engine(self._config, model, decode=tokenizer.decode)
-        stack.callback(engine.close)
         client, hello = self._peers["actor"]
-        images = LiveImages()
+        images, shows_images = LiveImages(), False
+        agent = make_agent(self._config)
+        if agent is None:
+            tokenizer = FolderTokenizer(model)
+            engine = make_engine(self._config, model, decode=tokenizer.decode)
+            player: PromptBuilder | Agent = builder_of_run(self._config, model, tokenizer, read=images.read)
+            shows_images = self._config.actor.prompt.shows_images
+        else:
+            engine, player = make_engine(self._config, model), agent
+            stack.callback(agent.close)
+        stack.callback(engine.close)
         worker = ActorWorker(
             self._config.actor,
             broker=client,
             desktops=OneServer(desktops),
-            prompt=builder_of_run(self._config, model, tokenizer, read=images.read),
+            player=player,
             actor=f"actor-0:{hello.incarnation}",
             incarnation=hello.incarnation,
             stop=self._stop,
-            images=images if self._config.actor.prompt.shows_images else None,
+            images=images if shows_images else None,
         )
         worker.use_engine(engine)
         return worker, engine
@@ -183,7 +193,7 @@ class SerialRun:
         from computerrl.learner.training.served_model import ServedModel
         from computerrl.learner.training.trainer import Trainer
 
-        is_served = self._config.actor.endpoint is not None
+        is_served = self._config.actor.served_at is not None
         trainer: AnyTrainer = ServedModel(self._config) if is_served else Trainer(self._config, load_policy(self._config))
         checkpoints = CheckpointStore(self._folder.checkpoints, num_kept=self._config.learner.num_checkpoints_kept)
         around = Neighbours(

@@ -181,6 +181,7 @@ def _episode_record(trajectory: Trajectory) -> dict[str, Any]:
             "screenshot": _screenshot(step.screenshot),
             "places": list(step.places),
             "timing": asdict(step.timing),
+            **({} if step.usage is None else {"usage": asdict(step.usage)}),
         }
         for step in trajectory.steps
     ]

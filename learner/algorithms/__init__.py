@@ -7,9 +7,6 @@ numeric test. The trainer, the conductor, the broker and the actors do not know 
 from __future__ import annotations
 
 import difflib
-import importlib
-import os
-import sys
 import traceback
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
@@ -17,6 +14,7 @@ from typing import Any, get_args
 
 from computerrl.common.config import LearnerConfig
 from computerrl.common.errors import ConfigError, Problem
+from computerrl.common.plugins import load_named
 from computerrl.learner.algorithms.base import (
     PER_TOKEN,
     Algorithm,
@@ -134,16 +132,9 @@ def _maker(name: str) -> Maker:
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         if entry.name == name:
             return entry.load()
-    module, colon, attribute = name.partition(":")
-    if not colon:
+    if ":" not in name:
         near = difflib.get_close_matches(name, ALGORITHMS, n=1)
         known = f"use one of {', '.join(sorted(ALGORITHMS))}, or module:Class"
         step = f"did you mean {near[0]!r}?" if near else f"{known}; other names of configs/algorithms/ are options of these"
         raise ConfigError([Problem("learner.algorithm.name", f"no algorithm {name!r}", step)])
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # An installed command has its own folder there in place of the current one.
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        step = "install the package that holds it, or correct module:Class"
-        raise ConfigError([Problem("learner.algorithm.name", f"{name!r} cannot be imported: {error}", step)]) from error
+    return load_named(name, field="learner.algorithm.name", what="Class")

@@ -12,9 +12,6 @@ two advantages is ours: a step without target, such as typing or `done()`, is th
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,6 +22,7 @@ from pydantic import Field
 from computerrl.common.config import LearnerConfig
 from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.messages import Step, TrajectoryGroup
+from computerrl.common.plugins import load_named
 from computerrl.learner.algorithms.base import TrainBatch
 from computerrl.learner.algorithms.grpo import GRPO, GRPOOptions
 from computerrl.learner.algorithms.step_table import StepTable
@@ -87,17 +85,10 @@ def reward_named(name: str, *, field: str) -> GroundingReward:
     """A name in `REWARDS`, or `module:function` of another package. Raises `ConfigError`, which names ``field``."""
     if name in REWARDS:
         return REWARDS[name]
-    module, colon, attribute = name.partition(":")
-    if not colon:
+    if ":" not in name:
         step = f"use one of {', '.join(REWARDS)}, or module:function"
         raise ConfigError([Problem(field, f"no grounding reward {name!r}", step)])
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # An installed command has its own folder there in place of the current one.
-    try:
-        found: Any = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        step = "install the package that holds it, or correct module:function"
-        raise ConfigError([Problem(field, f"{name!r} cannot be imported: {error}", step)]) from error
+    found = load_named(name, field=field, what="function")
     if not callable(found):
         raise ConfigError([Problem(field, f"{name!r} is no function", "give a function (point, target) -> number")])
     return found

@@ -16,7 +16,7 @@ from computerrl.learner.algorithms import TrainBatch, make_algorithm
 
 
 class ServedModel:
-    """A `learner.contracts.AnyTrainer` for `actor.engine: endpoint`."""
+    """A `learner.contracts.AnyTrainer` for `actor.engine` endpoint and agent."""
 
     check_screenshot = None
     skipped: frozenset[int] = frozenset()
@@ -25,7 +25,8 @@ class ServedModel:
     def __init__(self, config: RunConfig) -> None:
         self.algorithm = make_algorithm(config.learner, seed=config.seed)
         folder = model_folder(config.model.name)
-        size = vocabulary_size(folder)
+        # An agent's model has no tokens of ours.
+        size = vocabulary_size(folder) if config.actor.agent is None else 0
         if size is None:
             reason = f"config.json in {str(folder)!r} names no vocab_size"
             raise ConfigError([Problem("model.name", reason, "write the model's number of tokens there")])

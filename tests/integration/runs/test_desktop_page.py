@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, expect
 
-from computerrl.actor.episode import EpisodeSetting, play_episode
+from computerrl.actor.choosing import EpisodeSetting
+from computerrl.actor.episode import play_episode
 from computerrl.common.config import DesktopConfig, TasksConfig
 from computerrl.common.messages import Assignment, TaskRef, Trajectory
 from computerrl.common.run_files.recordings import read_recording

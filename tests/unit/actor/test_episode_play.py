@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace as replace_fields
 
+from computerrl.actor.choosing import EpisodeSetting
 from computerrl.actor.engines.base import Completion, GenerationRequest
-from computerrl.actor.episode import EpisodeAborted, EpisodeSetting, play_episode
+from computerrl.actor.episode import EpisodeAborted, play_episode
 from computerrl.common.errors import DesktopBroken, EngineFailed, LeaseRefused, PeerTimeout, TaskFailed
 from computerrl.common.messages import Demonstration, ElementTarget, Lease, Trajectory
 from tests.support.data.actor_data import FakeDesktops, ScriptedEngine, make_assignment, make_prompt

@@ -27,7 +27,7 @@ def make_worker(broker: QueueBroker, desktops: object, *, num_episodes: int = 2)
         ActorConfig.model_validate({"num_episodes": num_episodes}),
         broker=broker,
         desktops=source,
-        prompt=make_prompt(),
+        player=make_prompt(),
         actor="actor-0:i",
         incarnation="i",
         stop=stop,

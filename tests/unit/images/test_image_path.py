@@ -152,7 +152,7 @@ def test_actor_fetches_each_screen_once_and_keeps_none_after_the_episode(shows: 
         ActorConfig(),
         broker=broker,
         desktops=OneServer(desktops),
-        prompt=make_prompt(),
+        player=make_prompt(),
         actor="actor-0:i",
         incarnation="i",
         stop=StopToken(),

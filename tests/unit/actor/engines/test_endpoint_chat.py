@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from computerrl.actor.engines import endpoint_engine
+from computerrl.actor.engines import patience
 from computerrl.actor.engines.base import Completion, GenerationRequest
 from computerrl.actor.engines.endpoint_engine import EndpointEngine
 from computerrl.common.chat import ChatTurn
@@ -119,7 +119,7 @@ def test_refusal_is_named_with_the_way_out_by_the_check_and_ends_a_request(answe
 
 
 def test_server_that_is_busy_or_breaks_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint_engine, "_BACKOFF_S", (0.01, 0.02))
+    monkeypatch.setattr(patience, "_BACKOFF_S", (0.01, 0.02))
     answers = iter([(503, "loading"), (429, "later"), (500, ""), "wait()"])
     with chat_server(lambda _: next(answers)) as server:
         assert ask(server.url).text == "wait()"

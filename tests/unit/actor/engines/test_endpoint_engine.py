@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from computerrl.actor.engines import endpoint_engine
+from computerrl.actor.engines import patience
 from computerrl.actor.engines.base import NO_VERSION, GenerationRequest
 from computerrl.actor.engines.endpoint_engine import EndpointEngine
 from computerrl.common import endpoint
@@ -159,7 +159,7 @@ def test_answer_that_is_none_fails_the_request_with_what_was_said(
 def test_server_that_is_busy_or_away_is_asked_again(
     engine: EndpointEngine, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endpoint_engine, "_BACKOFF_S", (0.01, 0.02))
+    monkeypatch.setattr(patience, "_BACKOFF_S", (0.01, 0.02))
     answers = [(503, "starting"), (429, "too many"), (200, choice([7, STOP]))]
     server.answer = lambda _: answers[min(len(server.asked), 3) - 1]
     assert engine.submit(request()).result(10).tokens.tolist() == [7, STOP]
@@ -171,8 +171,8 @@ def test_server_that_stays_away_fails_the_request_and_closing_ends_the_wait(
 ) -> None:
     server.answer = lambda _: (503, "gone")
     waiting = engine.submit(request())
-    monkeypatch.setattr(endpoint_engine, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(endpoint_engine, "_BACKOFF_S", (0.01, 0.02))
+    monkeypatch.setattr(patience, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(patience, "_BACKOFF_S", (0.01, 0.02))
     with pytest.raises(ConfigError, match=r"answered nothing for 0 s: .*503"):
         engine.submit(request()).result(10)
     engine.close()
@@ -543,7 +543,7 @@ def test_server_without_time_is_asked_again_when_it_wants(header: str, wait_s: f
             return endpoint.EndpointCompletion([7], [0.0], is_cut=False)
 
     engine = EndpointEngine(Busy(), model="m", decode=str, num_live=1, seed=0)
-    monkeypatch.setattr(engine._closing, "wait", waits.append)
+    monkeypatch.setattr(engine._patience._closing, "wait", waits.append)
     engine.submit(request()).result(10)
     engine.close()
     assert waits == [max(0.5, wait_s)]
@@ -552,7 +552,7 @@ def test_server_without_time_is_asked_again_when_it_wants(header: str, wait_s: f
 def test_error_of_the_server_s_own_is_asked_for_again(
     engine: EndpointEngine, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endpoint_engine, "_BACKOFF_S", (0.01, 0.02))
+    monkeypatch.setattr(patience, "_BACKOFF_S", (0.01, 0.02))
     server.answer = lambda _: (500, "") if len(server.asked) < 4 else (200, choice([7, STOP]))
     assert engine.submit(request()).result(10).tokens.tolist() == [7, STOP]
     server.answer = lambda _: (500, "")
@@ -596,7 +596,7 @@ def test_key_file_without_a_key_is_refused(tmp_path: Path, content: bytes) -> No
 def test_server_that_only_closes_connections_is_asked_again_and_then_given_up(
     raw_server: Callable[[bytes], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endpoint_engine, "_BACKOFF_S", (0.01, 0.02))
+    monkeypatch.setattr(patience, "_BACKOFF_S", (0.01, 0.02))
     asked = Endpoint(EndpointConfig(url=f"http://{raw_server(b'')}/v1"))
     engine = EndpointEngine(asked, model="theirs", decode=str, num_live=2, seed=5)
     with pytest.raises(ConfigError, match=r"refuses 5 requests in a row: .*ended the connection"):
@@ -606,7 +606,7 @@ def test_server_that_only_closes_connections_is_asked_again_and_then_given_up(
 
 def test_server_that_refuses_everything_is_a_mistake_of_the_configuration(engine: EndpointEngine, server: Server) -> None:
     server.answer = lambda _: (401, {"message": "wrong key"})
-    for _ in range(endpoint_engine._MOST_REFUSALS - 1):
+    for _ in range(patience._MOST_REFUSALS - 1):
         with pytest.raises(EngineFailed, match="wrong key"):
             engine.submit(request()).result(10)
     with pytest.raises(ConfigError, match=r"refuses 5 requests in a row: .*401.*wrong key"):

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
+from computerrl.actor.choosing import EpisodeSetting
 from computerrl.actor.engines.base import RequestImage
-from computerrl.actor.episode import EpisodeSetting, play_episode
+from computerrl.actor.episode import play_episode
 from computerrl.actor.prompts.builder import PromptBuilder
 from computerrl.actor.prompts.formats.base import PromptFormat
 from computerrl.actor.prompts.formats.computerrl import call_lines

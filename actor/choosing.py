@@ -1,0 +1,261 @@
+"""Who chooses the actions of an episode: the policy, the task's demonstrator, or an agent with a model of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+import numpy as np
+
+from computerrl.actor.agents.base import Agent, Conversation, Sight
+from computerrl.actor.engines.base import Completion, GenerationRequest, Sampler
+from computerrl.actor.prompts.builder import Prompt, PromptBuilder
+from computerrl.actor.prompts.formats.base import PastAction, Unsayable
+from computerrl.common import log
+from computerrl.common.actions import ActionSyntaxError
+from computerrl.common.errors import TaskFailed
+from computerrl.common.messages import (
+    Action,
+    Assignment,
+    Demonstration,
+    Evaluation,
+    FinalAction,
+    Lease,
+    Observation,
+    ScreenshotRef,
+    StepResult,
+    TaskRef,
+    TaskStarted,
+    Usage,
+)
+
+_NO_INTS = np.zeros(0, dtype=np.int32)
+_NO_FLOATS = np.zeros(0, dtype=np.float32)
+_NO_PROMPT = Prompt(_NO_INTS)
+"""Of an agent, whose model's prompts are not ours."""
+
+Activity = Literal["generate", "desktop"]
+
+
+class DesktopCalls(Protocol):
+    """Requests of an episode to its desktop; the part of `env_server.client.DesktopClient` used here."""
+
+    def lease(self, incarnation: str, task: TaskRef | None = None, *, next_task: TaskRef | None = None) -> Lease: ...
+
+    def reset(self, lease: Lease, task: TaskRef) -> TaskStarted: ...
+
+    def step(self, lease: Lease, action: Action, *, completion: str = "") -> StepResult: ...
+
+    def demonstrate(self, lease: Lease) -> Demonstration: ...
+
+    def evaluate(self, lease: Lease, final_action: FinalAction = "") -> Evaluation: ...
+
+    def release(self, lease: Lease) -> None: ...
+
+    def screenshot(self, ref: ScreenshotRef) -> bytes: ...
+
+
+def _no_activity(_: Activity) -> AbstractContextManager[object]:
+    return nullcontext()
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeSetting:
+    """Settings that all episodes of an actor share."""
+
+    actor: str
+    """`actor-<index>:<incarnation>`"""
+    incarnation: str
+    max_new_tokens: int
+    max_invalid_actions: int = 2
+    """Number of invalid actions in a row after which the episode ends and is evaluated as it is."""
+    require_done: bool = False
+    """Whether success needs `done()`, or a task that ends by itself."""
+    stopped: Callable[[], bool] = lambda: False
+    """Whether the actor is stopping; checked before every step."""
+    during: Callable[[Activity], AbstractContextManager[object]] = _no_activity
+    """Context manager around generation and around waiting for the desktop, for the actor's meters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A chosen action as text, with its tokens and log-probs for training."""
+
+    text: str
+    tokens: np.ndarray
+    logprobs: np.ndarray
+    policy_versions: np.ndarray
+    generate_s: float
+    demonstrate_s: float
+    cut: bool = False
+    """Whether sampling ended by length. Then the policy did not end its action, whatever the text says."""
+    action: Action | None = None
+    """An agent's action; None: it stands in the text."""
+    problem: str = ""
+    """Reason why an agent's answer holds no action."""
+    usage: Usage | None = None
+    """Tokens that an agent's model took."""
+    prompt: Prompt = _NO_PROMPT
+    """Prompt that the policy answered."""
+
+
+class Chooser(Protocol):
+    """Source of the actions of one episode."""
+
+    def choose(self, observation: Observation, history: Sequence[PastAction], *, number: int) -> Chosen:
+        """The action after ``number`` ones, which are ``history``. Raises `Unsayable`, `AgentFailed`, `EngineFailed`."""
+
+    def demonstrate(self, observation: Observation, *, number: int) -> Chosen:
+        """The demonstrator's action, where it plays beside the policy. Raises `Unsayable`."""
+
+    def parse(self, chosen: Chosen, observation: Observation) -> Action:
+        """Raises `ActionSyntaxError`."""
+
+
+class PolicyChooser:
+    """The policy or the demonstrator, as the assignment says. See `Chooser`."""
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        desktops: DesktopCalls,
+        lease: Lease,
+        engine: Sampler | None,
+        builder: PromptBuilder,
+        instruction: str,
+        *,
+        setting: EpisodeSetting,
+    ) -> None:
+        self._assignment = assignment
+        self._desktops = desktops
+        self._lease = lease
+        self._engine = engine
+        self._builder = builder
+        self._instruction = instruction
+        self._setting = setting
+
+    def choose(self, observation: Observation, history: Sequence[PastAction], *, number: int) -> Chosen:
+        prompt = self._builder.build(self._instruction, observation, history)
+        is_shown = self._assignment.kind == "demonstration"
+        chosen = self.demonstrate(observation, number=number) if is_shown else self._generate(prompt)
+        return replace(chosen, prompt=prompt)
+
+    def demonstrate(self, observation: Observation, *, number: int) -> Chosen:
+        """The demonstrator's action after ``number`` ones, as the policy would have to say it. Raises `Unsayable`, with a
+        warning in the log."""
+        began = time.perf_counter()
+        with self._setting.during("desktop"):
+            action_text = self._desktops.demonstrate(self._lease).action_text
+        task = self._assignment.task
+        try:
+            text = self._builder.render(action_text, observation, seed=f"{task.task_id}:{number}")
+        except Unsayable as error:
+            log.get_logger().warning(
+                "demonstration.unsayable",
+                family=task.family,
+                seed=task.seed,
+                reason=error.reason,
+                action=action_text,
+                detail=str(error),
+            )
+            raise
+        except LookupError as error:
+            raise TaskFailed(f"the demonstrated {action_text:.200} cannot be said to this screen: {error.args[0]}") from error
+        tokens = self._builder.encode_action(text)
+        if len(tokens) > self._setting.max_new_tokens:
+            # The policy would learn it and could never sample it to the end.
+            log.get_logger().warning(
+                "demonstration.too_long", num_tokens=len(tokens), max_new_tokens=self._setting.max_new_tokens, action=action_text
+            )
+        return Chosen(
+            text=text,
+            tokens=tokens,
+            logprobs=_NO_FLOATS,
+            policy_versions=_NO_INTS,
+            generate_s=0.0,
+            demonstrate_s=time.perf_counter() - began,
+        )
+
+    def _generate(self, prompt: Prompt) -> Chosen:
+        assert self._engine is not None, "only demonstrations are played without an engine"
+        began = time.perf_counter()
+        with self._setting.during("generate"):
+            completion: Completion = self._engine.submit(
+                GenerationRequest(
+                    prompt_tokens=prompt.tokens,
+                    temperature=self._assignment.temperature,
+                    max_new_tokens=self._setting.max_new_tokens,
+                    stop_tokens=self._builder.stop_tokens,
+                    may_be_older=self._assignment.kind == "training",
+                    images=self._builder.request_images(prompt, shown=self._assignment.shown_images),
+                    sent=self._builder.sent_images(prompt, shown=self._assignment.shown_images),
+                    chat=self._builder.chat_turns(prompt, shown=self._assignment.shown_images),
+                )
+            ).result()
+        text, tokens, versions = completion.text, completion.tokens, completion.policy_versions
+        if not len(tokens):
+            # A server sent text alone. Its tokens are written as those of a demonstration; nothing is trained on them.
+            tokens = self._builder.encode_action(text)
+            versions = np.full(len(tokens), self._engine.policy_version, dtype=np.int32)
+        return Chosen(
+            text=self._builder.said(text, tokens),
+            tokens=tokens,
+            logprobs=completion.logprobs,
+            policy_versions=versions,
+            generate_s=time.perf_counter() - began,
+            demonstrate_s=0.0,
+            cut=completion.finish == "length",
+        )
+
+    def parse(self, chosen: Chosen, observation: Observation) -> Action:
+        """Raises `ActionSyntaxError`."""
+        if chosen.cut:
+            raise ActionSyntaxError(f"cut off after {len(chosen.tokens)} tokens")
+        return self._builder.parse(chosen.text, observation)
+
+
+class AgentChooser:
+    """An agent with a model of its own. See `Chooser`."""
+
+    def __init__(
+        self, assignment: Assignment, desktops: DesktopCalls, agent: Agent, instruction: str, *, setting: EpisodeSetting
+    ) -> None:
+        self._assignment = assignment
+        self._desktops = desktops
+        self._agent = agent
+        self._instruction = instruction
+        self._setting = setting
+        self._conversation: Conversation | None = None
+
+    def choose(self, observation: Observation, history: Sequence[PastAction], *, number: int) -> Chosen:
+        began = time.perf_counter()
+        ref = observation.screenshot
+        with self._setting.during("desktop"):
+            screenshot = None if ref is None else self._desktops.screenshot(ref)
+        asked = time.perf_counter()
+        with self._setting.during("generate"):
+            if self._conversation is None:
+                self._conversation = self._agent.begin(self._instruction, temperature=self._assignment.temperature)
+            answer = self._conversation.act(Sight(observation, screenshot, history[-1].error if history else ""))
+        return Chosen(
+            text=answer.text,
+            tokens=_NO_INTS,
+            logprobs=_NO_FLOATS,
+            policy_versions=_NO_INTS,
+            generate_s=time.perf_counter() - asked,
+            demonstrate_s=asked - began,
+            action=answer.action,
+            problem=answer.problem,
+            usage=answer.usage,
+        )
+
+    def demonstrate(self, observation: Observation, *, number: int) -> Chosen:
+        raise AssertionError("no demonstrator plays beside an agent: the configuration was checked")
+
+    def parse(self, chosen: Chosen, observation: Observation) -> Action:
+        if chosen.action is None:
+            raise ActionSyntaxError(chosen.problem)
+        return chosen.action
