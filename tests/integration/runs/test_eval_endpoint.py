@@ -47,7 +47,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(ensure_model("smollm2-135m")),
         "--served-model-name", "theirs", "--host", "127.0.0.1", "--port", str(port), "--max-model-len", "2048",
         "--max-num-seqs", "4", "--enforce-eager", "--block-size", "32", "--kv-cache-memory-bytes", str(256 << 20),
-        "--dtype", fast_dtype(), "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"
+        "--dtype", fast_dtype(), "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm",
+        "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
     ]
     with said.open("w") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
@@ -113,3 +114,22 @@ def test_evaluation_of_a_served_model_plays_real_desktops_without_its_weights(ur
     figures = json.loads(done.stdout[done.stdout.index("{") :])
     assert (figures["endpoint"], figures["all"]["num_rollouts"]) == (url, 4)
     assert url in (tmp_path / "runs" / "eval-theirs" / "evaluation.html").read_text()
+
+
+@pytest.mark.parametrize("answers", ["tools", "text"])
+def test_agent_behind_a_real_server_plays_real_desktops(answers: str, url: str, tmp_path: Path) -> None:
+    settings = (f"actor.agent.answers={answers}", "actor.max_new_tokens=24", "desktop.observation=tree", "tasks.max_steps=3")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "computerrl", "eval", "theirs", "--config", str(ROOT / "configs" / "smoke.yaml")),
+            *("--agent", "openai", "--endpoint", url, "--episodes", "1", "--json"),
+            *(part for setting in settings for part in ("--set", setting)),
+        ],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, text=True, capture_output=True,
+        timeout=EVAL_S
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    figures = json.loads(done.stdout[done.stdout.index("{") :])
+    usage = figures["usage"]
+    assert (figures["agent"], figures["all"]["num_rollouts"], usage["num_agent_failed"]) == ("openai", 2, 0)
+    assert usage["num_requests"] >= 2 and usage["input_tokens"] > 50 * usage["num_requests"] and usage["output_tokens"] > 0

@@ -23,6 +23,8 @@ class ChatServer:
     url: str = ""
     asked: list[dict[str, Any]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    """Of each request, names in small letters."""
 
 
 def texts_of(body: dict[str, Any]) -> str:
@@ -65,6 +67,7 @@ def chat_server(answer: Callable[[dict[str, Any]], Answer]) -> Iterator[ChatServ
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             server.asked.append(body)
             server.paths.append(self.path)
+            server.headers.append({name.lower(): value for name, value in self.headers.items()})
             found = server.answer(body)
             self._send(*((200, said(found)) if isinstance(found, str) else found))
 
