@@ -172,7 +172,7 @@ class AgentConfig(Section):
     """Price of a million output tokens, in the same currency."""
     timeout_s: float = Field(300.0, gt=0)
     """Time limit of `predict` of a `module:Class` for one action in seconds."""
-    options: Mapping[str, str | int | float | bool | None] = {}
+    options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for the constructor of a `module:Class`."""
 
     @property

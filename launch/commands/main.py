@@ -193,7 +193,7 @@ def export(source: str, out: Path) -> None:
 @click.option("--temperature", type=Number(0, 1000), help="Sampling temperature. Default: 0 for one rollout, 1 for several.")
 @click.option("--config", type=ConfigFile(), metavar="CONFIG", help="Configuration to use in place of the run's.")
 @click.option("--endpoint", metavar="URL", help="A server that holds the model; CHECKPOINT is a folder with its tokenizer.")
-@click.option("--agent", metavar="KIND", help="openai, anthropic or module:Class plays; CHECKPOINT is its model's name.")
+@click.option("--agent", metavar="KIND", help="Agent that plays: openai, anthropic, module:Class. CHECKPOINT names its model.")
 @click.option("--resume", is_flag=True, help="Continue an interrupted evaluation with the same options.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @SET
@@ -217,7 +217,7 @@ def evaluate(source: str, families: str | None, overrides: tuple[str, ...], *, a
     of a chat, with screenshots where the prompt format shows them, to a server that takes no token ids.
 
     \b
-    computerrl eval theirs --agent openai --config quickstart --endpoint http://127.0.0.1:8000/v1
+    computerrl eval theirs --agent openai --config quickstart
     computerrl eval theirs --agent anthropic --config quickstart
     computerrl eval mine --agent mine:Agent --config quickstart
 

@@ -53,8 +53,6 @@ class Wish:
     """A run, one of its checkpoints, or a model folder; with ``endpoint`` a folder with its config.json and tokenizer."""
     endpoint: str | None = None
     """Of a server that holds the model."""
-    agent: str | None = None
-    """Kind of an agent that plays with a model of its own, whose name ``source`` is."""
     config: Path | None = None
     families: tuple[str, ...] | None = None
     episodes: int | None = None
@@ -63,6 +61,8 @@ class Wish:
     """None: greedy for one rollout of each task, 1 for several."""
     overrides: tuple[str, ...] = ()
     resume: bool = False
+    agent: str | None = None
+    """Kind of an agent that plays with a model of its own, whose name ``source`` is."""
 
 
 @dataclass(frozen=True, slots=True)

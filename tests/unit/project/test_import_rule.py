@@ -24,7 +24,7 @@ SIMULATION = "launch/simulation/"
 MEASURING = "launch/commands/measure.py"
 
 FLOORS = {
-    "actor": "activity engines prompts episode live_images desktops serving worker process",
+    "actor": "activity engines prompts agents choosing episode live_images desktops serving worker process",
     "broker": (
         "events counters client_batches images orders delivery assignments trajectories peers core journal client service process"
     ),
