@@ -10,13 +10,13 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from computerrl.actor.agents.base import Agent, Conversation, Sight
+from computerrl.actor.agents.base import Agent, Call, Conversation, Sight
 from computerrl.actor.engines.base import Completion, GenerationRequest, Sampler
 from computerrl.actor.prompts.builder import Prompt, PromptBuilder
 from computerrl.actor.prompts.formats.base import PastAction, Unsayable
 from computerrl.common import log
 from computerrl.common.actions import ActionSyntaxError
-from computerrl.common.errors import TaskFailed
+from computerrl.common.errors import ConfigError, Problem, TaskFailed
 from computerrl.common.messages import (
     Action,
     Assignment,
@@ -96,17 +96,24 @@ class Chosen:
     """An agent's action; None: it stands in the text."""
     problem: str = ""
     """Reason why an agent's answer holds no action."""
+    failure: str = ""
+    """Reason why an agent cannot go on."""
     usage: Usage | None = None
     """Tokens that an agent's model took."""
     prompt: Prompt = _NO_PROMPT
     """Prompt that the policy answered."""
+    earlier: tuple[Chosen, ...] = ()
+    """Completions that an agent asked of the policy before this one, for the same action."""
 
 
 class Chooser(Protocol):
-    """Source of the actions of one episode."""
+    """Source of the actions of one episode; close it."""
+
+    def close(self) -> None:
+        """The episode has ended."""
 
     def choose(self, observation: Observation, history: Sequence[PastAction], *, number: int) -> Chosen:
-        """The action after ``number`` ones, which are ``history``. Raises `Unsayable`, `AgentFailed`, `EngineFailed`."""
+        """The action after ``number`` ones, which are ``history``. Raises `Unsayable`, `EngineFailed`."""
 
     def demonstrate(self, observation: Observation, *, number: int) -> Chosen:
         """The demonstrator's action, where it plays beside the policy. Raises `Unsayable`."""
@@ -136,6 +143,9 @@ class PolicyChooser:
         self._builder = builder
         self._instruction = instruction
         self._setting = setting
+
+    def close(self) -> None:
+        """Nothing is open."""
 
     def choose(self, observation: Observation, history: Sequence[PastAction], *, number: int) -> Chosen:
         prompt = self._builder.build(self._instruction, observation, history)
@@ -218,13 +228,21 @@ class PolicyChooser:
 
 
 class AgentChooser:
-    """An agent with a model of its own. See `Chooser`."""
+    """An agent, with a model of its own or the run's policy. See `Chooser`."""
 
     def __init__(
-        self, assignment: Assignment, desktops: DesktopCalls, agent: Agent, instruction: str, *, setting: EpisodeSetting
+        self,
+        assignment: Assignment,
+        desktops: DesktopCalls,
+        engine: Sampler | None,
+        agent: Agent,
+        instruction: str,
+        *,
+        setting: EpisodeSetting,
     ) -> None:
         self._assignment = assignment
         self._desktops = desktops
+        self._engine = engine
         self._agent = agent
         self._instruction = instruction
         self._setting = setting
@@ -238,9 +256,9 @@ class AgentChooser:
         asked = time.perf_counter()
         with self._setting.during("generate"):
             if self._conversation is None:
-                self._conversation = self._agent.begin(self._instruction, temperature=self._assignment.temperature)
+                self._conversation = self._agent.begin(self._instruction, assignment=self._assignment, engine=self._engine)
             answer = self._conversation.act(Sight(observation, screenshot, history[-1].error if history else ""))
-        return Chosen(
+        chosen = Chosen(
             text=answer.text,
             tokens=_NO_INTS,
             logprobs=_NO_FLOATS,
@@ -249,13 +267,45 @@ class AgentChooser:
             demonstrate_s=asked - began,
             action=answer.action,
             problem=answer.problem,
+            failure=answer.failure,
             usage=answer.usage,
         )
+        if not answer.calls:
+            return chosen
+        *earlier, last = map(_chosen, answer.calls)
+        # The last completion is taken for the one that led to the action, whatever the agent has made of its text.
+        return replace(
+            chosen,
+            tokens=last.tokens,
+            logprobs=last.logprobs,
+            policy_versions=last.policy_versions,
+            prompt=last.prompt,
+            earlier=tuple(earlier),
+        )
+
+    def close(self) -> None:
+        if self._conversation is not None:
+            self._conversation.close()
 
     def demonstrate(self, observation: Observation, *, number: int) -> Chosen:
-        raise AssertionError("no demonstrator plays beside an agent: the configuration was checked")
+        reason = "has the demonstrator play beside the policy, and its actions cannot be said in an agent's own prompts"
+        raise ConfigError([Problem("learner.algorithm.name", reason, "use another algorithm, or leave out actor.agent")])
 
     def parse(self, chosen: Chosen, observation: Observation) -> Action:
         if chosen.action is None:
             raise ActionSyntaxError(chosen.problem)
         return chosen.action
+
+
+def _chosen(call: Call) -> Chosen:
+    """A completion that an agent asked of the policy, which is no action by itself."""
+    completion = call.completion
+    return Chosen(
+        text=completion.text,
+        tokens=completion.tokens,
+        logprobs=completion.logprobs,
+        policy_versions=completion.policy_versions,
+        generate_s=completion.queue_s + completion.generate_s,
+        demonstrate_s=0.0,
+        prompt=Prompt(call.prompt_tokens),
+    )

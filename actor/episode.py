@@ -20,7 +20,7 @@ from computerrl.common import log
 from computerrl.common.actions import FINAL_ACTIONS, ActionSyntaxError, parse_action
 from computerrl.common.actions.targets import holds, named_element, places_of, same_action
 from computerrl.common.clock import unix_now
-from computerrl.common.errors import AgentFailed, ComputerRLError, TaskFailed
+from computerrl.common.errors import ComputerRLError, TaskFailed
 from computerrl.common.messages import (
     Action,
     Assignment,
@@ -71,7 +71,10 @@ def play_episode(
             first = desktops.reset(lease, assignment.task)
         reset_s = time.perf_counter() - started
         episode = _Episode(assignment, desktops, lease, engine, player, setting, first, deadline=_deadline(assignment, started))
-        end_reason = episode.run()
+        try:
+            end_reason = episode.run()
+        finally:
+            episode.close()
         judged = time.perf_counter()
         with setting.during("desktop"):
             verdict = desktops.evaluate(lease, _FINAL.get(end_reason, ""))
@@ -139,7 +142,7 @@ class _Episode:
                 assignment, desktops, lease, engine, player, first.instruction, setting=setting
             )
         else:
-            self._chooser = AgentChooser(assignment, desktops, player, first.instruction, setting=setting)
+            self._chooser = AgentChooser(assignment, desktops, engine, player, first.instruction, setting=setting)
         self._setting = setting
         self._instruction = first.instruction
         self._deadline = deadline
@@ -150,6 +153,12 @@ class _Episode:
         """Whether the demonstrator's next action is known to be right here: the policy's actions were its own so far."""
         self.observation: Observation = first.observation
         self.steps: list[Step] = []
+        self._num_invalid = 0
+        """Number of invalid actions in a row."""
+
+    def close(self) -> None:
+        """No action is chosen any more."""
+        self._chooser.close()
 
     def run(self) -> EndReason:
         """Act until the episode ends; returns the reason."""
@@ -161,28 +170,50 @@ class _Episode:
             end = self._step()
             if end is not None:
                 return end
-            last = self.steps[-self._setting.max_invalid_actions :]
             if self._assignment.num_patches is not None:
                 continue  # An invalid action was replaced by the demonstrator's, or it ended the episode.
-            if len(last) == self._setting.max_invalid_actions and not any(step.format_ok for step in last):
+            if self._num_invalid == self._setting.max_invalid_actions:
                 return "invalid_limit"
         return "step_limit"
 
     def _step(self) -> EndReason | None:
-        observation = self.observation
         try:
-            chosen = self._chooser.choose(observation, self._history, number=len(self.steps))
+            chosen = self._chooser.choose(self.observation, self._history, number=len(self.steps))
         except Unsayable:
             return "off_demonstration"
-        except AgentFailed as error:
+        for completion in chosen.earlier:
+            self._record(completion, _Acted(format_ok=True))
+        if chosen.failure:
             task = self._assignment.task
-            log.get_logger().warning("agent.failed", family=task.family, seed=task.seed, reason=str(error))
+            log.get_logger().warning("agent.failed", family=task.family, seed=task.seed, reason=chosen.failure)
+            self._record(chosen, _Acted(format_ok=False, error=chosen.failure))
             return "agent_failed"
+        observation = self.observation
         places = self._places(chosen)
         began = time.perf_counter()
         target = self._target(chosen, places) if self._knows_targets else None
         acted = self._act(chosen) if self._assignment.num_patches is None else self._act_beside_demonstrator(chosen)
         desktop_s = time.perf_counter() - began + chosen.demonstrate_s
+        self._num_invalid = 0 if acted.format_ok else self._num_invalid + 1
+        self._record(chosen, acted, seen=observation, desktop_s=desktop_s, places=places, target=target)
+        return acted.end
+
+    def _record(
+        self,
+        chosen: Chosen,
+        acted: _Acted,
+        *,
+        seen: Observation | None = None,
+        desktop_s: float = 0.0,
+        places: tuple[int, ...] = (),
+        target: ElementTarget | None = None,
+    ) -> None:
+        """Add a step. ``seen``: the screen that it was chosen on; None: the present one.
+
+        An agent may act without asking the policy: such an action is no sample, and no step but in evaluations."""
+        if not len(chosen.tokens) and self._assignment.kind != "evaluation":
+            return
+        seen = seen or self.observation
         self.steps.append(
             Step(
                 prompt_tokens=chosen.prompt.tokens,
@@ -192,8 +223,8 @@ class _Episode:
                 action_text=chosen.text,
                 format_ok=acted.format_ok,
                 action_error=acted.error,
-                screenshot=observation.screenshot,
-                settled_by=observation.settled_by,
+                screenshot=seen.screenshot,
+                settled_by=seen.settled_by,
                 timing=StepTiming(generate_s=chosen.generate_s, desktop_s=desktop_s, settle_s=acted.settle_s),
                 matched=acted.matched,
                 images=chosen.prompt.images,
@@ -202,7 +233,6 @@ class _Episode:
                 usage=chosen.usage,
             )
         )
-        return acted.end
 
     def _places(self, chosen: Chosen) -> tuple[int, ...]:
         """Pixels of the present screen at which the chosen action points."""

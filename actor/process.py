@@ -56,7 +56,7 @@ class ActorProcess:
         """Play until the stop; raises what made going on impossible."""
         log.bind(role="actor", index=self._index, incarnation=self._incarnation)
         is_central = self._config.actor.inference == "central"
-        if self._config.actor.agent is None:
+        if self._config.actor.engine != "agent":
             check_model_folder(self._model, weights=self._config.actor.endpoint is None and not is_central)
         if not is_central:
             # Here, before other threads compute. An actor without an engine is spared torch's seconds and 0.2 GB.
@@ -80,13 +80,16 @@ class ActorProcess:
             # Before the heartbeat ends, so that it does not wait for a broker that has ended first.
             stack.callback(pulse.close)
             tokenizer, images = None, LiveImages()
-            agent = make_agent(self._config)
-            if agent is None:
+            policy = None
+            if self._config.actor.engine != "agent":
                 tokenizer = FolderTokenizer(self._model)
-                builder = builder_of_run(self._config, self._model, tokenizer, read=images.read)
-            else:
+                policy = builder_of_run(self._config, self._model, tokenizer, read=images.read), tokenizer
+            agent = make_agent(self._config, policy)
+            if agent is not None:
                 stack.callback(agent.close)
-            self._worker = self._make_worker(broker, builder if agent is None else agent, images)
+            player = agent or (policy and policy[0])
+            assert player is not None, "the configuration was checked"
+            self._worker = self._make_worker(broker, player, images)
             # Once started it ends with the stop token, before the connections above are closed.
             stack.callback(self._close_playing, self._worker)
             self._worker.start()

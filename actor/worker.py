@@ -260,7 +260,9 @@ class ActorWorker:
         """Figures for heartbeats, see docs/metrics.md."""
         fractions = {f"actor/{kind}_fraction": value for kind, value in self.activity.fractions().items()}
         engine = self._engine
+        of_agent = {} if isinstance(self._player, PromptBuilder) else self._player.metrics()
         return {
+            **of_agent,
             "actor/env_steps_total": self._steps.total,
             "actor/env_steps_per_s": self._steps.per_s,
             "actor/episodes_total": self._episodes.total,

@@ -169,8 +169,9 @@ def malformation(trajectory: Trajectory, state: OrderState, slot: Slot) -> str:
         return f"task {trajectory.task.task_id}, the group's is {task.task_id}"
     if not (math.isfinite(trajectory.reward) and 0.0 <= trajectory.reward <= 1.0):
         return f"reward {trajectory.reward} is outside 0..1"
-    if len(trajectory.steps) > order.max_steps:
-        return f"{len(trajectory.steps)} steps, the order allows {order.max_steps}"
+    most = order.max_steps * order.calls_per_action
+    if len(trajectory.steps) > most:
+        return f"{len(trajectory.steps)} steps, the order allows {most}"
     group_size = group_size_limits(order)[1]
     if group_size * trajectory.num_bytes > _MAX_GROUP_BYTES:
         return f"its arrays are too large: a group of {group_size} such would be larger than any message"

@@ -22,7 +22,6 @@ ComputerRLError                 base; ``exit_code`` is what a process ends with 
 │   └── NoDesktop               none is free, or memory would not hold another one; carries the reason
 ├── EngineFailed                the policy engine could not finish what it was asked
 │   └── EndpointRefused         the server of a model refuses a request, or answers with something else than JSON
-├── AgentFailed                 an agent that is not ours raised an error, hangs, or returned no text
 ├── TrainingDiverged            loss or gradients were not finite several times in a row
 ├── EngineMismatch              engine and learner give the same tokens different log-probs: not the same model
 ├── RankLost                    another process of the same learner has ended or does not answer
@@ -219,12 +218,6 @@ class EndpointRefused(EngineFailed):
         """``is_broken``: the connection ended before the answer did, which the next try may not meet again."""
         self.reason, self.next_step, self.is_broken = reason, next_step, is_broken
         super().__init__(reason)
-
-
-class AgentFailed(ComputerRLError):
-    """An agent that is not ours raised an error, hangs, or returned no text. Its episode ends, and is judged as it is."""
-
-    code = "agent_failed"
 
 
 class TrainingDiverged(ComputerRLError):

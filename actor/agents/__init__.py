@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from computerrl.actor.agents.base import Agent
 from computerrl.common.config import RunConfig
 
+if TYPE_CHECKING:
+    from computerrl.actor.prompts.builder import PromptBuilder
+    from computerrl.actor.prompts.tokenizer import Tokenizer
 
-def make_agent(config: RunConfig) -> Agent | None:
-    """The agent that ``config.actor`` asks for; None where prompts and an engine play.
 
-    Raises `ConfigError` for a class that cannot be imported or made, a key that cannot be read and a server that is not there."""
+def make_agent(config: RunConfig, policy: tuple[PromptBuilder, Tokenizer] | None = None) -> Agent | None:
+    """The agent that ``config.actor`` asks for; None where prompts play. ``policy``: builder and tokenizer of the run's policy,
+    for an agent that it trains.
+
+    Raises `ConfigError` for a class that cannot be imported or made, and for a key that cannot be read."""
     agent = config.actor.agent
     if agent is None:
         return None
@@ -19,4 +26,15 @@ def make_agent(config: RunConfig) -> Agent | None:
         return ServiceAgent(config)
     from computerrl.actor.agents.module_agent import ModuleAgent
 
-    return ModuleAgent(agent)
+    if policy is None:
+        return ModuleAgent(agent)
+    from computerrl.actor.agents.policy_endpoint import PolicyEndpoint
+
+    builder, tokenizer = policy
+    limits = {"max_prompt_tokens": config.actor.prompt.max_prompt_tokens, "max_new_tokens": config.actor.max_new_tokens}
+    endpoint = PolicyEndpoint(builder, tokenizer, **limits)
+    try:
+        return ModuleAgent(agent, endpoint)
+    except BaseException:
+        endpoint.close()
+        raise

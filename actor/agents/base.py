@@ -1,7 +1,8 @@
 """The interface of an agent: a program with a model and a scaffold of its own, which plays an episode in place of prompts and
 engine.
 
-Types and protocols only. An agent never knows about leases, tokens or policy versions: it sees a screen and names an action.
+Types and protocols only. An agent never knows about leases, tokens or policy versions: it sees a screen and names an action. Its
+model is its own, or the policy of the run, which is trained on what the agent asked of it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from computerrl.common.messages import Action, Observation, Usage
+import numpy as np
+
+from computerrl.actor.engines.base import Completion, Sampler
+from computerrl.common.messages import Action, Assignment, Observation, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,15 @@ class Sight:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """A completion of the run's policy that an agent has asked for."""
+
+    prompt_tokens: np.ndarray
+    """[P] int32."""
+    completion: Completion
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """An agent's next action."""
 
@@ -35,20 +48,34 @@ class Answer:
     """Reason why there is no action, written for the agent."""
     usage: Usage | None = None
     """Tokens that the agent's model took; None where nothing was asked, or nobody counts."""
+    failure: str = ""
+    """Reason why the agent cannot go on: it raised an error, hangs, or returned no text. Its episode ends, and is judged as it
+    is."""
+    calls: tuple[Call, ...] = ()
+    """Completions of the run's policy since the last answer, in the order in which they ended. None for an agent with a model of
+    its own."""
 
 
 class Conversation(Protocol):
     """An agent's side of one episode."""
 
     def act(self, sight: Sight) -> Answer:
-        """The next action. Raises `AgentFailed`, or what a server's trouble is (`EngineFailed`, `ConfigError`)."""
+        """The next action. Raises `EngineFailed` and `ConfigError` for trouble of a model's server."""
+
+    def close(self) -> None:
+        """The episode has ended: nothing is answered any more."""
 
 
 class Agent(Protocol):
     """An agent. Thread-safe: its conversations go on side by side."""
 
-    def begin(self, instruction: str, *, temperature: float) -> Conversation:
-        """Begin an episode. Raises as `Conversation.act`."""
+    def begin(self, instruction: str, *, assignment: Assignment, engine: Sampler | None) -> Conversation:
+        """Begin an episode of ``assignment``. ``engine``: of the run's policy, for an agent that has no model of its own.
+
+        Raises as `Conversation.act`."""
+
+    def metrics(self) -> dict[str, float]:
+        """Figures for heartbeats, see docs/metrics.md; empty for an agent that counts nothing."""
 
     def close(self) -> None:
         """End requests that wait; those under way fail by themselves."""

@@ -4,23 +4,28 @@
         def __init__(self, **options): ...                 # actor.agent.options
         def predict(self, instruction, observation): ...   # -> 'click(3)', an action's text
 
-Each episode has an object of its own. Its code runs in the actor's process with the actor's rights: it is the user's own.
+In a run that trains it, its model is the run's policy: `__init__` gets base_url, api_key and model as well, and asks by OpenAI's
+interface. Each episode has an object of its own. Its code runs in the actor's process with the actor's rights: it is the user's.
 """
 
 from __future__ import annotations
 
 import threading
 import traceback
+from dataclasses import replace
 from typing import Any
 
 from msgspec import to_builtins
 
-from computerrl.actor.agents.base import Answer, Sight
+from computerrl.actor.agents.base import Answer, Conversation, Sight
+from computerrl.actor.agents.policy_endpoint import MODEL, PolicyEndpoint, Session
+from computerrl.actor.engines.base import Sampler
 from computerrl.common import log
 from computerrl.common.actions import ActionSyntaxError, parse_action
 from computerrl.common.actions.screen_text import element_rows
 from computerrl.common.config import AgentConfig, PromptConfig
-from computerrl.common.errors import AgentFailed, ConfigError, Problem
+from computerrl.common.errors import ConfigError, Problem
+from computerrl.common.messages import Assignment
 from computerrl.common.plugins import load_named
 
 _FIELD = "actor.agent.kind"
@@ -31,27 +36,58 @@ _ROWS = PromptConfig(format="computerrl_text")
 class ModuleAgent:
     """See `actor.agents.base.Agent`."""
 
-    def __init__(self, config: AgentConfig) -> None:
-        """Raises `ConfigError` for a class that cannot be imported, or that cannot be made with its options."""
-        self._config = config
-        self._class = load_named(config.kind, field=_FIELD, what="Class")
-        if not callable(getattr(self._make(), "predict", None)):
-            step = "give it predict(instruction, observation), which returns an action's text"
-            raise ConfigError([Problem(_FIELD, f"{config.kind!r} has no method predict", step)])
+    def __init__(self, config: AgentConfig, policy: PolicyEndpoint | None = None) -> None:
+        """``policy``: of the run, for an agent without a model of its own; it is closed with the agent.
 
-    def begin(self, instruction: str, *, temperature: float) -> _Episode:
-        del temperature  # its model is its own affair
-        return _Episode(self._make(), instruction, limit_s=self._config.timeout_s)
+        Raises as `check_class`."""
+        self._config = config
+        self._policy = policy
+        check_class(config, is_trained=policy is not None)
+
+    def begin(self, instruction: str, *, assignment: Assignment, engine: Sampler | None) -> Conversation:
+        limit_s = self._config.timeout_s
+        if self._policy is None:
+            return _Episode(_make(self._config), instruction, limit_s=limit_s)
+        assert engine is not None, "evaluation and training wait for an engine"
+        session = self._policy.open(engine, assignment, max_calls=self._config.max_calls)
+        try:
+            agent = _make(self._config, base_url=self._policy.url, api_key=session.key, model=MODEL)
+        except BaseException:
+            self._policy.end(session)
+            raise
+        return _TrainedEpisode(agent, instruction, self._policy, session, limit_s=limit_s)
+
+    def metrics(self) -> dict[str, float]:
+        return {} if self._policy is None else self._policy.metrics()
 
     def close(self) -> None:
-        """Nothing is open."""
+        if self._policy is not None:
+            self._policy.close()
 
-    def _make(self) -> Any:
-        try:
-            return self._class(**self._config.options)
-        except Exception as error:  # code of others may raise anything; the cause goes along
-            reason = f"{self._config.kind!r} cannot be made: {_told(error)}"
-            raise ConfigError([Problem(_FIELD, reason, "its constructor gets actor.agent.options by name")]) from error
+
+def check_class(config: AgentConfig, *, is_trained: bool) -> None:
+    """Raise `ConfigError` for a class that cannot be imported, or made with its options, and for one without `predict`.
+
+    ``is_trained``: its model is the run's policy."""
+    access = {"base_url": "http://127.0.0.1/v1", "api_key": "none yet", "model": MODEL} if is_trained else {}
+    if not callable(getattr(_make(config, **access), "predict", None)):
+        step = "give it predict(instruction, observation), which returns an action's text"
+        raise ConfigError([Problem(_FIELD, f"{config.kind!r} has no method predict", step)])
+
+
+def _make(config: AgentConfig, **access: str) -> Any:
+    """An object for one episode. ``access``: to the run's policy."""
+    made_by = load_named(config.kind, field=_FIELD, what="Class")
+    try:
+        return made_by(**access, **config.options)
+    except Exception as error:  # code of others may raise anything; the cause goes along
+        reason = f"{config.kind!r} cannot be made: {_told(error)}"
+        step = "its constructor gets actor.agent.options by name, and in a run that trains it base_url, api_key and model"
+        raise ConfigError([Problem(_FIELD, reason, step)]) from error
+
+
+class _Failed(Exception):
+    """`predict` raised an error or returned nothing in time."""
 
 
 class _Episode:
@@ -61,16 +97,22 @@ class _Episode:
         self._agent, self._instruction, self._limit_s = agent, instruction, limit_s
 
     def act(self, sight: Sight) -> Answer:
-        said = self._predict(_observation(sight))
+        try:
+            said = self._predict(_observation(sight))
+        except _Failed as error:
+            return Answer("", None, failure=str(error))
         if not isinstance(said, str):
-            raise AgentFailed(f"predict returned {type(said).__name__} in place of an action's text")
+            return Answer("", None, failure=f"predict returned {type(said).__name__} in place of an action's text")
         try:
             return Answer(said, parse_action(said))
         except ActionSyntaxError as error:
             return Answer(said, None, problem=str(error))
 
+    def close(self) -> None:
+        """Nothing is open."""
+
     def _predict(self, observation: dict[str, Any]) -> object:
-        """What `predict` returns. One that hangs is left behind: a thread cannot be ended."""
+        """What `predict` returns. One that hangs is left behind: a thread cannot be ended. Raises `_Failed`."""
         found: list[object] = []
         failed: list[Exception] = []
 
@@ -85,10 +127,26 @@ class _Episode:
         thread.start()
         thread.join(self._limit_s)
         if failed:
-            raise AgentFailed(f"predict raised {_told(failed[0])}") from failed[0]
+            raise _Failed(f"predict raised {_told(failed[0])}") from failed[0]
         if not found:
-            raise AgentFailed(f"predict has returned nothing within {self._limit_s:g} s")
+            raise _Failed(f"predict has returned nothing within {self._limit_s:g} s")
         return found[0]
+
+
+class _TrainedEpisode(_Episode):
+    """An episode of an agent that asks the run's policy."""
+
+    def __init__(self, agent: Any, instruction: str, policy: PolicyEndpoint, session: Session, *, limit_s: float) -> None:
+        super().__init__(agent, instruction, limit_s=limit_s)
+        self._policy, self._session = policy, session
+
+    def act(self, sight: Sight) -> Answer:
+        answer = super().act(sight)
+        calls, failure = self._session.take_calls()
+        return replace(answer, calls=calls, failure=failure or answer.failure)
+
+    def close(self) -> None:
+        self._policy.end(self._session)
 
 
 def _observation(sight: Sight) -> dict[str, Any]:

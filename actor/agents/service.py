@@ -13,6 +13,7 @@ from typing import Any
 from computerrl.actor.agents.base import Answer, Conversation, Sight
 from computerrl.actor.agents.dialects import Dialect, Reply, Request, Results, Screen, Turn, make_dialect
 from computerrl.actor.agents.tools import COMPUTER, Computer, ToolCall, action_of, functions
+from computerrl.actor.engines.base import Sampler
 from computerrl.actor.engines.patience import Patience
 from computerrl.actor.prompts.formats import make_format
 from computerrl.actor.prompts.formats.base import ChatMessage, PastAction
@@ -22,7 +23,7 @@ from computerrl.common.chat import ChatRequest, ChatTurn
 from computerrl.common.config import PromptConfig, RunConfig
 from computerrl.common.endpoint import LOOK_S, Endpoint
 from computerrl.common.errors import ConfigError, EndpointRefused, PeerTimeout, Problem
-from computerrl.common.messages import Action, Usage
+from computerrl.common.messages import Action, Assignment, Usage
 
 MIN_NEW_TOKENS = 16
 """The smallest answer that all three interfaces can be asked for."""
@@ -58,11 +59,15 @@ class ServiceAgent:
         self._server = Endpoint(endpoint, key_header=self._dialect.key_header, headers=self._dialect.headers)
         self._patience = Patience(max_requests_per_min=agent.max_requests_per_min)
 
-    def begin(self, instruction: str, *, temperature: float) -> Conversation:
-        given = temperature if self._agent.sends_temperature else None
+    def begin(self, instruction: str, *, assignment: Assignment, engine: Sampler | None) -> Conversation:
+        del engine
+        given = assignment.temperature if self._agent.sends_temperature else None
         if self._agent.answers == "text":
             return _TextConversation(self._config, self._ask, instruction, temperature=given, sends_png=self._sends_png)
         return _ToolConversation(self._config, self._dialect, self._ask, instruction, temperature=given)
+
+    def metrics(self) -> dict[str, float]:
+        return {}
 
     def close(self) -> None:
         self._patience.close()
@@ -136,6 +141,9 @@ class _ToolConversation:
                 self._results.append((call, "the screen as it is now", False))
                 self._done = None
         return Answer(_joined([*words, "wait()"]), complete("wait"), usage=usage)
+
+    def close(self) -> None:
+        """Nothing is open: each request holds the whole conversation."""
 
     def _has_computer(self, call: ToolCall) -> bool:
         return self._dialect.has_computer and call.name == COMPUTER
@@ -247,6 +255,9 @@ class _TextConversation:
             problem = str(error)
         self._answered = PastAction(reply.text, is_malformed=action is None, screenshot=observation.screenshot)
         return Answer(reply.text, action, problem, reply.usage)
+
+    def close(self) -> None:
+        """Nothing is open."""
 
     def _body(self, messages: Sequence[ChatMessage]) -> dict[str, Any]:
         turns = tuple(ChatTurn(message.role, self._parts(message)) for message in messages)

@@ -146,7 +146,8 @@ SERVICES: Mapping[str, str] = {"openai": "OPENAI", "anthropic": "ANTHROPIC"}
 
 
 class AgentConfig(Section):
-    """An agent that plays in place of prompts and engine, with a model of its own. Read by the actors and by launch."""
+    """An agent that plays in place of the prompts: with a model of its own (engine `agent`), or with the policy of the run as its
+    model, which is trained thereby (engines `transformers` and `vllm`). Read by the actors and by launch."""
 
     kind: str = Field(pattern=r"openai|anthropic|[A-Za-z_][\w.]*:[A-Za-z_]\w*")
     """Kind of the agent. `openai`: a model behind OpenAI's interface. `anthropic`: a model behind Anthropic's, with its
@@ -172,6 +173,9 @@ class AgentConfig(Section):
     """Price of a million output tokens, in the same currency."""
     timeout_s: float = Field(300.0, gt=0)
     """Time limit of `predict` of a `module:Class` for one action in seconds."""
+    max_calls: int = Field(4, ge=1, le=64)
+    """Maximum number of completions of the policy that a trained agent gets for one action. Each is a step of the trajectory.
+    Further requests are refused."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for the constructor of a `module:Class`."""
 
@@ -197,7 +201,8 @@ class ActorConfig(Section):
     endpoint: EndpointConfig | None = None
     """Settings of the server for engine `endpoint` and for the agents `openai` and `anthropic`. None: there is no server."""
     agent: AgentConfig | None = None
-    """Settings of the agent for engine `agent`. None: there is none."""
+    """Settings of the agent that plays. With the engines `transformers` and `vllm` a `module:Class` asks the policy of the run by
+    OpenAI's interface, and what it is answered is trained. None: prompts play."""
     inference: Literal["local", "central"] = "local"
     """Place where completions are sampled. `local`: each actor has an engine of its own. `central`: `num_engines` processes
     have one engine each and sample for all actors. Actors then need neither weights nor a GPU, and go on with another engine
@@ -254,7 +259,12 @@ class ActorConfig(Section):
         """Place of a model whose weights are not the learner's, in words; None: engines of the run load them."""
         if self.endpoint is not None:
             return self.endpoint.url
-        return None if self.agent is None else self.agent.kind
+        return self.agent.kind if self.agent is not None and self.engine == "agent" else None
+
+    @property
+    def calls_per_action(self) -> int:
+        """Maximum number of the policy's completions for one action: above 1 for an agent that is trained."""
+        return 1 if self.agent is None or self.served_at is not None else self.agent.max_calls
 
     @property
     def num_live(self) -> int:

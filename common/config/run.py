@@ -313,9 +313,14 @@ def _combination_problems(config: RunConfig) -> list[Problem]:
 def _endpoint_problems(config: RunConfig) -> list[Problem]:
     """Problems of the engines `endpoint` and `agent`: one without its settings, or in a run that trains."""
     recipe, agent = config.learner.recipe, config.actor.agent
-    if (config.actor.engine == "agent") != (agent is not None):
-        step = "set both actor.engine: agent and actor.agent.kind, or neither"
-        return [Problem("actor.agent", "goes with actor.engine agent, and one of them is missing", step)]
+    if config.actor.engine == "agent" and agent is None:
+        return [Problem("actor.agent", "is missing, and actor.engine is agent", "set actor.agent.kind")]
+    if agent is not None and config.actor.engine == "endpoint":
+        return [
+            Problem("actor.agent", "plays with its own model or the run's policy, not with actor.engine endpoint", "use agent")
+        ]
+    if agent is not None and config.actor.engine != "agent":
+        return _trained_agent_problems(config, agent)
     asks = config.actor.engine == "endpoint" or (agent is not None and agent.is_service)
     if asks != (config.actor.endpoint is not None):
         step = "set actor.endpoint.url with one of these, and without them leave it out"
@@ -334,6 +339,22 @@ def _endpoint_problems(config: RunConfig) -> list[Problem]:
         step = "leave out actor.older_policy_every"
         return [Problem("actor.engine", "a model that is not ours has one policy only", step)]
     return _chat_problems(config) if agent is None else _agent_problems(config, agent)
+
+
+def _trained_agent_problems(config: RunConfig, agent: AgentConfig) -> list[Problem]:
+    """Problems of an agent whose model is the run's policy."""
+    recipe, problems = config.learner.recipe, []
+    if agent.is_service:
+        step = "use actor.engine: agent to evaluate it, or a module:Class, whose model is the policy"
+        problems.append(Problem("actor.agent.kind", f"{agent.kind} has a model of its own, which cannot be trained here", step))
+    demonstrates = recipe.demos_per_family or any(recipe.demos_of_family.values()) or recipe.demos_of_failures
+    if demonstrates or config.tasks.recordings is not None:
+        step = "set learner.recipe={demos_per_family: 0} and tasks.recordings: null; begin with a policy that succeeds sometimes"
+        problems.append(Problem("learner.recipe", "demonstrations cannot be said in an agent's own prompts", step))
+    if config.actor.prompt.shows_images:
+        step = "use a format without images: the agent's requests hold text"
+        problems.append(Problem("actor.prompt.format", f"{config.actor.prompt.format} is for prompts of ours", step))
+    return problems
 
 
 def _agent_problems(config: RunConfig, agent: AgentConfig) -> list[Problem]:

@@ -98,6 +98,9 @@ class RolloutOrder(Wire, frozen=True):
     shown_images: ShownImages = "own"
     """Images that the policy is given in place of a prompt's own. `blank`: black ones. `foreign`: the screens of other prompts.
     A policy that looks at its screen falls to chance with both. For evaluations only."""
+    calls_per_action: Number = 1
+    """Maximum number of steps of a trajectory for each of the `max_steps` actions. Above 1 for agents, which may ask the policy
+    several times before they act."""
 
 
 class OrderClosure(Wire, frozen=True):

@@ -135,7 +135,7 @@ def make_model(config: RunConfig) -> None:
     """Make the built-in model that ``config`` names where it is not there yet: its processes start at the same time and all look
     for it. Raises `SetupError`."""
     name = config.model.name
-    if name in BUILT_IN_MODELS and config.actor.agent is None:
+    if name in BUILT_IN_MODELS and config.actor.engine != "agent":
         bring_model(name, progress=lambda line: print(f"model {name}: {line}", flush=True))
 
 

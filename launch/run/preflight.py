@@ -217,8 +217,8 @@ def check_recordings(config: RunConfig, _machine: Machine) -> list[Finding]:
 def check_model(config: RunConfig, _machine: Machine) -> list[Finding]:
     """A model folder that is no model, or one that sees less than its prompts; a built-in model that cannot be made."""
     name, folder = config.model.name, model_folder(config.model.name)
-    if config.actor.agent is not None:
-        return []  # An agent has a model of its own.
+    if config.actor.engine == "agent":
+        return []  # The agent has a model of its own.
     if name not in BUILT_IN_MODELS:
         weights = config.actor.endpoint is None
         problems = [Problem("model.name", reason, step) for reason, step in model_folder_problems(folder, weights=weights)]
@@ -244,7 +244,7 @@ def _context_problems(config: RunConfig) -> list[Problem]:
 
 def check_prompt(config: RunConfig, _machine: Machine) -> list[Finding]:
     """A tokenizer or chat template that the prompts do not fit, or one that does not end."""
-    if config.actor.agent is not None or not is_model_folder(model_folder(config.model.name), weights=False):
+    if config.actor.engine == "agent" or not is_model_folder(model_folder(config.model.name), weights=False):
         return []  # check_model reports it, or it is made before the run starts.
     from computerrl.actor.prompts.check import prompt_problems
 
@@ -270,13 +270,15 @@ def check_endpoint(config: RunConfig, _machine: Machine) -> list[Finding]:
 
 def check_agent(config: RunConfig) -> list[Finding]:
     """An agent that cannot be made, and a server that is not there or refuses the model or the key."""
-    from computerrl.actor.agents import make_agent
+    from computerrl.actor.agents.module_agent import check_class
     from computerrl.actor.agents.service import ServiceAgent
 
+    assert config.actor.agent is not None
     try:
-        agent = make_agent(config)
-        if isinstance(agent, ServiceAgent):
-            agent.check()
+        if config.actor.agent.is_service:
+            ServiceAgent(config).check()
+        else:
+            check_class(config.actor.agent, is_trained=config.actor.engine != "agent")
     except ConfigError as error:
         return [Finding(ConfigError, problem) for problem in error.problems]
     return []

@@ -25,9 +25,7 @@ from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.launch.watch.run_state import MetricsTail, Record, RunState
 
 if TYPE_CHECKING:
-    from computerrl.actor.agents.base import Agent
     from computerrl.actor.engines.base import PolicyEngine
-    from computerrl.actor.prompts.builder import PromptBuilder
     from computerrl.actor.worker import ActorWorker
     from computerrl.broker.client import BrokerClient
     from computerrl.env_server.client import DesktopClient
@@ -160,17 +158,19 @@ class SerialRun:
         name, is_served = self._config.model.name, self._config.actor.served_at is not None
         model = model_folder(name) if is_served else ensure_model(name)
         client, hello = self._peers["actor"]
-        images, shows_images = LiveImages(), False
-        agent = make_agent(self._config)
-        if agent is None:
+        images = LiveImages()
+        policy = None
+        if self._config.actor.engine != "agent":
             tokenizer = FolderTokenizer(model)
-            engine = make_engine(self._config, model, decode=tokenizer.decode)
-            player: PromptBuilder | Agent = builder_of_run(self._config, model, tokenizer, read=images.read)
-            shows_images = self._config.actor.prompt.shows_images
-        else:
-            engine, player = make_engine(self._config, model), agent
-            stack.callback(agent.close)
+            policy = builder_of_run(self._config, model, tokenizer, read=images.read), tokenizer
+        engine = make_engine(self._config, model, decode=None if policy is None else policy[1].decode)
         stack.callback(engine.close)
+        agent = make_agent(self._config, policy)
+        if agent is not None:
+            stack.callback(agent.close)
+        player = agent or (policy and policy[0])
+        assert player is not None, "the configuration was checked"
+        shows_images = agent is None and self._config.actor.prompt.shows_images
         worker = ActorWorker(
             self._config.actor,
             broker=client,

@@ -82,6 +82,7 @@ class OrderPlan:
             curriculum=_curriculum(config, update) if self.kind == "training" else CurriculumPlan(),
             split=self.split,
             shown_images=self.shown_images,
+            calls_per_action=config.actor.calls_per_action,
         )
 
 

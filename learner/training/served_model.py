@@ -26,7 +26,7 @@ class ServedModel:
         self.algorithm = make_algorithm(config.learner, seed=config.seed)
         folder = model_folder(config.model.name)
         # An agent's model has no tokens of ours.
-        size = vocabulary_size(folder) if config.actor.agent is None else 0
+        size = vocabulary_size(folder) if config.actor.engine != "agent" else 0
         if size is None:
             reason = f"config.json in {str(folder)!r} names no vocab_size"
             raise ConfigError([Problem("model.name", reason, "write the model's number of tokens there")])

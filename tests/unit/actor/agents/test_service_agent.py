@@ -17,7 +17,7 @@ from computerrl.actor.engines import patience
 from computerrl.common.config import AgentConfig, RunConfig
 from computerrl.common.errors import EndpointRefused, EngineFailed
 from computerrl.common.vision.encoded import black_image
-from tests.support.data.actor_data import make_observation
+from tests.support.data.actor_data import make_assignment, make_observation
 from tests.support.data.chat_server import Answer as ServerAnswer
 from tests.support.data.chat_server import ChatServer, chat_server, images_of
 
@@ -42,7 +42,9 @@ class Player:
 
     def __init__(self, server: ChatServer, **agent: Any) -> None:
         self.server = server
-        self._conversation = ServiceAgent(config_of(server.url, **agent)).begin("Do it.", temperature=0.5)
+        self._conversation = ServiceAgent(config_of(server.url, **agent)).begin(
+            "Do it.", assignment=make_assignment(), engine=None
+        )
 
     def act(self, error: str = "", *, result: str = "", screenshot: bytes | None = SCREEN) -> Answer:
         return self._conversation.act(Sight(make_observation(result=result), screenshot, error))

@@ -220,7 +220,8 @@ def test_agent_that_fails_ends_its_episode_which_is_judged(fails: str, tmp_path:
     overrides = (f"actor.agent.options.fails={fails}", "actor.agent.timeout_s=0.5")
     assert evaluate(module_wish(tmp_path, *overrides)) == 0
     (episode,) = read_json_lines(RunFolder(tmp_path / "runs" / "eval-mine").episodes_path)
-    assert (episode["end_reason"], episode["success"], episode["steps"]) == ("agent_failed", False, [])
+    assert (episode["end_reason"], episode["success"], len(episode["steps"])) == ("agent_failed", False, 1)
+    assert "predict" in episode["steps"][0]["action_error"]
     figures = json.loads((tmp_path / "runs" / "eval-mine" / "evaluation.json").read_text())
     assert figures["usage"]["num_agent_failed"] == 1
 
