@@ -178,6 +178,10 @@ class FolderTokenizer:
                 begin = place + 1
         return "".join(parts)
 
+    def decode_whole(self, tokens: Sequence[int]) -> str:
+        """Text of ``tokens``, special ones included."""
+        return str(self._backend.decode(list(tokens), skip_special_tokens=False))
+
     # --- chat ---------------------------------------------------------------------------------------------------------
 
     def encode_chat(self, messages: Sequence[ChatMessage], *, image_texts: Sequence[str] = ()) -> list[int]:
