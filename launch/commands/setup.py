@@ -27,7 +27,7 @@ def setup(config: Path | None, image: str | None, mirror: str | None, *, downloa
     \b
     computerrl setup
     computerrl setup --image full
-    computerrl setup my-config.yaml --download
+    computerrl setup quickstart --download
     """
     if config is None:
         if download:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from computerrl.common.errors import ConfigError
 from computerrl.common.messages import ScreenshotRef
 from computerrl.launch.watch.run_state import Record
 from computerrl.launch.web.episodes import prompt_tokens
@@ -79,8 +80,7 @@ class Conversations:
 
     def _text(self, tokens: Sequence[int], images: Sequence[ScreenshotRef]) -> str:
         """The prompt's text, with `_IMAGE` in place of each image and of the markers around it."""
-        decode = self._tokenizer.decode if self._is_plain else self._tokenizer.decode_whole
-        pieces = [decode(part) for part in _between_images(tokens)]
+        pieces = [self._tokenizer.decode(part, has_special=not self._is_plain) for part in _between_images(tokens)]
         if any(_IMAGE in piece for piece in pieces):
             raise NoChat("character U+0000 in the prompt")
         text = pieces[0]
@@ -96,17 +96,22 @@ class Conversations:
         from computerrl.actor.prompts.formats.base import ChatMessage
 
         token, user = self._tokenizer.image_token, _MARKS[1]
+        assert token is not None  # A run whose prompts show images has a model that takes them.
         if self._is_plain:
             before, _, rest = self._image_text(ref).partition(token)
             # Special tokens among them are decoded away.
-            ends = (before, rest.rpartition(token)[2])
-            return tuple(self._tokenizer.decode(self._tokenizer.encode_image(end)) for end in ends)  # type: ignore[return-value]
-        bare = self._tokenizer.decode_whole(self._tokenizer.encode_chat([ChatMessage("user", user)]))
-        shown = [ChatMessage("user", user, ref)]
-        text = self._tokenizer.decode_whole(self._tokenizer.encode_chat(shown, image_texts=[self._image_text(ref)]))
+            after = rest.rpartition(token)[2] if token in rest else rest
+            encode, decode = self._tokenizer.encode_image, self._tokenizer.decode
+            return decode(encode(before)), decode(encode(after))
+        bare = self._written([ChatMessage("user", user)])
+        text = self._written([ChatMessage("user", user, ref)], image_texts=[self._image_text(ref)])
         before, _, rest = text.partition(token)
         after = rest.rpartition(token)[2] if token in rest else rest
         return before.removeprefix(bare.partition(user)[0]), after.partition(user)[0]
+
+    def _written(self, messages: Sequence[ChatMessage], *, image_texts: Sequence[str] = ()) -> str:
+        """The text of a prompt with ``messages``, special tokens included. Raises `ConfigError` where the template takes none."""
+        return str(self._tokenizer.decode(self._tokenizer.encode_chat(messages, image_texts=image_texts), has_special=True))
 
     def _image_text(self, ref: ScreenshotRef) -> str:
         return str(self._images.text(ref))
@@ -139,7 +144,10 @@ class Conversations:
             if _IMAGE in said[shown:] or (shown and not left):
                 return None
             messages.append(ChatMessage(role, said[shown:], left.pop(0) if shown else None))
-        tokens = self._tokenizer.encode_chat(messages, image_texts=[self._image_text(ref) for ref in images])
+        try:
+            tokens = self._tokenizer.encode_chat(messages, image_texts=[self._image_text(ref) for ref in images])
+        except ConfigError:
+            return None  # The template takes no such turns.
         return tokens if not images else _with_markers(tokens, self._images.token, num_images=len(images))
 
     @cached_property
@@ -153,10 +161,8 @@ class Conversations:
         return [frame for frame in (bare, whole) if frame is not None]
 
     def _frame(self, messages: Sequence[ChatMessage]) -> _Frame | None:
-        from computerrl.common.errors import ConfigError
-
         try:
-            text = self._tokenizer.decode_whole(self._tokenizer.encode_chat(messages))
+            text = self._written(messages)
         except ConfigError:
             return None  # The template takes no such turns, so no prompt has them.
         found = []
@@ -166,11 +172,12 @@ class Conversations:
                 return None
             found.append(before)
         after_system = found[1] if messages[0].role == "system" else None
-        return _Frame(found[0], after_system, found[-2], found[-1]) if text == found[-2] else None
+        is_whole = text == found[-2] and all(found[1:])
+        return _Frame(found[0], after_system, found[-2], found[-1]) if is_whole else None
 
 
 def _read_turns(text: str, frame: _Frame) -> Iterator[tuple[Role, str]]:
-    """The turns of ``text``; none where ``frame`` does not fit."""
+    """The turns of ``text``; not all of it where ``frame`` does not fit."""
     if not text.startswith(frame.start) or not text.endswith(frame.after_user):
         return
     rest = text.removeprefix(frame.start)

@@ -9,16 +9,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from computerrl.common.config import RunConfig, load_config
 from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.messages import ScreenshotRef
 from computerrl.common.models.folder import model_folder
 from computerrl.common.run_files.run_folder import RunFolder
-from computerrl.env_server.client import read_screenshot
 from computerrl.launch.watch.run_state import Record
 from computerrl.launch.web.episodes import Episodes
+
+if TYPE_CHECKING:
+    from computerrl.actor.prompts.builder import PromptBuilder
+    from computerrl.actor.prompts.tokenizer import FolderTokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,8 @@ class StoredRun:
 
     def screenshot(self, ref: ScreenshotRef, *, name: str) -> bytes:
         """The encoded bytes of a screenshot of trajectory ``name``. Raises `ConfigError` where it cannot be read."""
+        from computerrl.env_server.client import read_screenshot
+
         try:
             return read_screenshot(self.run.trajectories, ref)
         except (OSError, ValueError) as error:
@@ -97,15 +102,15 @@ class StoredRun:
             raise ConfigError([Problem("screenshots", reason, step)]) from None
 
     @cached_property
-    def tokenizer(self) -> Any:
-        """The `actor.prompts.tokenizer.FolderTokenizer` of the run's model."""
+    def tokenizer(self) -> FolderTokenizer:
+        """The tokenizer of the run's model."""
         from computerrl.actor.prompts.tokenizer import FolderTokenizer
 
         return FolderTokenizer(self.model)
 
     @cached_property
-    def builder(self) -> Any:
-        """The `actor.prompts.builder.PromptBuilder` of the run, which reads completions as its actors did."""
+    def builder(self) -> PromptBuilder:
+        """The builder of the run's prompts, which reads completions as its actors did."""
         from computerrl.actor.prompts.builder import builder_of_run, unreadable
 
         return builder_of_run(self.config, self.model, self.tokenizer, read=unreadable)

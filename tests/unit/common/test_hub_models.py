@@ -22,7 +22,7 @@ from computerrl.launch.plan.run_names import claim, find_resumable
 from computerrl.launch.run import preflight
 from computerrl.launch.setup import bundle
 from computerrl.launch.setup.machine_setup import bring_model
-from tests.support.data.hub_cache import FIRST, NAME, SECOND, add_revision, model_files, use_cache
+from tests.support.folders.hub_cache import FIRST, NAME, SECOND, add_revision, model_files, use_cache
 
 
 @pytest.fixture

@@ -29,7 +29,8 @@ from computerrl.launch.export.write import export_trajectories
 from computerrl.launch.web.episodes import prompt_tokens
 from computerrl.learner.model_store import ensure_model
 from tests.support.data import image_prompts
-from tests.support.data.stored_run import HEIGHT, INSTRUCTION, SOLVED, WIDTH, Played, store_run
+from tests.support.folders.stored_run import HEIGHT, INSTRUCTION, SOLVED, WIDTH, Played, store_run
+from tests.support.tiers import one_in
 
 CLICKS = (SOLVED[0], SOLVED[2])
 MALFORMED = Played("", completion="I will click the the")
@@ -65,7 +66,7 @@ def text_run(tmp_path_factory: pytest.TempPathFactory, models: dict[str, Path]) 
 # --- chats -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", one_in(3, WAYS))
 def test_chats_of_every_format_are_the_prompts_that_the_policy_read(way: str, models: dict[str, Path], tmp_path: Path) -> None:
     model, prompt = WAYS[way]
     store_run(tmp_path / "run", models[model], [("rl-1/0/0", CLICKS), ("rl-1/0/1", (MALFORMED, *CLICKS))], prompt=prompt)
