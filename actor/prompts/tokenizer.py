@@ -164,7 +164,10 @@ class FolderTokenizer:
         own = self.stop_tokens | self._added.unknown | (frozenset(tokens) - {unknown_token(self._backend)})
         return Texts(self._backend, own & self._added.texts.keys() - self._added.thought_tags.keys())
 
-    def decode(self, tokens: Sequence[int]) -> str:
+    def decode(self, tokens: Sequence[int], *, has_special: bool = False) -> str:
+        """Text of ``tokens``; ``has_special``: with the texts of special tokens."""
+        if has_special:
+            return str(self._backend.decode(list(tokens), skip_special_tokens=False))
         tags = self._added.thought_tags
         if not tags or tags.keys().isdisjoint(tokens):
             return str(self._backend.decode(list(tokens), skip_special_tokens=True))

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from computerrl.common.errors import ConfigError, Problem, SetupError
-from computerrl.common.models.weight_files import weight_problems
+from computerrl.common.models.hub import cached_folder, is_hub_name, snapshot_at, unfetched
+from computerrl.common.models.weight_files import ONE_FILE, weight_files, weight_problems
 
 BUILT_IN_MODELS = {"smollm2-135m": 8192, "tiny-vision": 8192, "tiny-random": 2048}
 """Name that `learner.model_store` can make without a network -> its context in tokens."""
@@ -37,12 +38,15 @@ def cache_folder() -> Path:
 
 
 def model_folder(name: str, cache: Path | None = None) -> Path:
-    """The folder of model ``name`` (a built-in name or a path); it need not exist yet when the name is built in.
+    """The folder of model ``name``: a built-in name, a path, or a name of the hub, whose folder is that of its newest revision in
+    the local cache. It need not exist yet when the name is built in.
 
     ``cache`` replaces `cache_folder`."""
     if name in BUILT_IN_MODELS:
         edition = BUILT_IN_EDITIONS.get(name)
         return (cache or cache_folder()) / "models" / (f"{name}-{edition}" if edition else name)
+    if is_hub_name(name) and (cached := cached_folder(name)) is not None:
+        return cached
     return Path(os.path.expanduser(name))  # A user who does not exist is left as written.
 
 
@@ -185,11 +189,12 @@ def model_folder_problems(path: Path, *, weights: bool = True) -> list[tuple[str
         return [(f"{str(path)!r:.200} cannot be read: {error.strerror}", "give the path of a model folder that you can read")]
     if not is_there:
         known = ", ".join(BUILT_IN_MODELS)
-        if len(path.parts) == 2 and not str(path).startswith(("/", ".", "~")):
-            # What a name on a model hub looks like.
-            local = f"models/{path.name}"
-            step = f"hf download {path} --local-dir {local}, where there is internet; then model.name={local}"
-            return [(f"no folder {str(path)!r}, and nothing is downloaded by itself", step)]
+        if is_hub_name(str(path)):
+            reason = f"{str(path)!r} is no folder, and not in the cache of the Hugging Face hub; nothing is downloaded by itself"
+            return [(reason, _fetching(f"hf download {path}"))]
+        if (snapshot := snapshot_at(path)) is not None:
+            reason = f"revision {snapshot.commit} of {snapshot.name!r} is no longer in the cache {str(snapshot.cache)!r}"
+            return [(reason, _fetching(snapshot.command))]
         return [(f"no model of that name and no folder {str(path)!r}", f"use one of {known}, or the path of a model folder")]
     if not path.is_dir():
         return [(f"{str(path)!r} is a file, not a model folder", "give the folder that holds config.json")]
@@ -202,9 +207,40 @@ def model_folder_problems(path: Path, *, weights: bool = True) -> list[tuple[str
     if pointers:
         # What else seems wrong with such a folder follows from them.
         return pointers
+    if cut_off := _fetched_in_part(path, weights=weights):
+        return [cut_off]
     of_weights = weight_problems(path, _text_settings(path)) if weights else []
     return [*_config_problems(path), *of_weights, *_tokenizer_problems(path)]
 
+
+def _fetched_in_part(path: Path, *, weights: bool) -> tuple[str, str] | None:
+    """(reason, next step) where ``path`` is a folder of the hub's cache that lacks files; None where it is none, or whole."""
+    snapshot = snapshot_at(path)
+    if snapshot is None:
+        return None
+    lacking = [] if (path / "config.json").is_file() else ["config.json"]
+    lacking += [] if any((path / name).is_file() for name in _TOKENIZER_FILES) else ["tokenizer.json"]
+    if weights:
+        is_other = any(file.is_file() and file.suffix in _WEIGHT_SUFFIXES for file in path.iterdir())
+        named = weight_files(path) or ([] if is_other else [ONE_FILE])
+        lacking += [name for name in named if not (path / name).is_file()]
+    lacking += [name for name in unfetched(path) if weights or not name.endswith(".safetensors")]
+    lacking = list(dict.fromkeys(lacking))
+    if not lacking:
+        return None
+    listed = f"{', '.join(lacking[:_MAX_NAMED])}{', ...' if len(lacking) > _MAX_NAMED else ''}"
+    reason = f"only a part of {snapshot.name!r} is in the cache: revision {snapshot.commit} lacks {listed}"
+    return reason, _fetching(snapshot.command)
+
+
+def _fetching(command: str) -> str:
+    """The next step for a model of the hub that ``command`` fetches."""
+    return f"{command}, or `computerrl train CONFIG --download`, on a machine with internet that has the same HF_HOME"
+
+
+_MAX_NAMED = 3
+_WEIGHT_SUFFIXES = frozenset({".safetensors", ".bin", ".pth", ".gguf"})
+"""Of files that hold weights in some form: `weight_problems` names what is wrong with those."""
 
 _POINTERS = {
     b"version https://git-lfs.github.com/spec/": ("Git LFS", "git lfs pull"),

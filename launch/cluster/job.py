@@ -105,13 +105,16 @@ def under_torchrun(spec: ProcessSpec, config: RunConfig, *, endpoint: str, job_i
 
 
 def in_container(spec: ProcessSpec, site: SiteProfile, config: RunConfig) -> ProcessSpec:
-    """``spec`` inside the site's container, which sees the GPUs, the current folder, the run folder and the cache."""
+    """``spec`` inside the site's container, which sees the GPUs, the current folder, the run folder and the caches."""
     from computerrl.common.models.folder import cache_folder
+    from computerrl.common.models.hub import snapshot_at
     from computerrl.env_server.image.apptainer_install import find_apptainer
 
     assert site.container is not None
     apptainer = find_apptainer()
     folders = [str(Path.cwd()), str(SOURCE_ROOT), str(Path(config.run_dir).resolve()), str(cache_folder())]
+    if (snapshot := snapshot_at(Path(config.model.name))) is not None:
+        folders.append(str(snapshot.cache))
     binds = [part for folder in dict.fromkeys(folders) for part in ("--mount", _mount(folder))]
     binds += [part for bind in site.binds for part in ("--bind", bind)]
     gpu = ["--nv"] if spec.resources.num_gpus else []

@@ -71,12 +71,23 @@ def cli() -> None:
 @click.option("--dry-run", is_flag=True, help="Run all checks and print the processes, but start nothing.")
 @click.option("--print-config", is_flag=True, help="Print all values of the configuration, but start nothing.")
 @click.option("--dashboard", is_flag=True, help="Also show the run on a web page; its address is printed.")
-def train(config: Path, overrides: tuple[str, ...], *, resume: bool, dry_run: bool, print_config: bool, dashboard: bool) -> None:
+@click.option("--download", is_flag=True, help="First fetch a model.name of the Hugging Face hub that is not in the cache.")
+def train(
+    config: Path,
+    overrides: tuple[str, ...],
+    *,
+    resume: bool,
+    dry_run: bool,
+    print_config: bool,
+    dashboard: bool,
+    download: bool,
+) -> None:
     """Train with CONFIG, with all processes on this machine, from the checks to the report.
 
     CONFIG is a YAML file, or the name of one in configs/. KEY=VALUE sets one of its fields. A new run never changes an old one:
     when runs/NAME exists, the new run is called NAME-2. Ctrl-C stops everything within five seconds. --resume continues from the
     last checkpoint and the journal. --dry-run has exit code 0 where the run would start; otherwise it prints all problems.
+    Nothing is downloaded without --download (docs/models.md).
 
     \b
     computerrl train quickstart
@@ -93,12 +104,23 @@ def train(config: Path, overrides: tuple[str, ...], *, resume: bool, dry_run: bo
         _dry_run(resolved, path=config, resume=resume)
     if print_config or dry_run:
         return
+    if download:
+        from computerrl.launch.setup.machine_setup import bring_model
+
+        bring_model(_model_of(resolved, resume=resume), download=True, progress=click.echo)
     # Before the imports below, which take a second or two.
     click.echo(f"checking {config} and this machine")
     from computerrl.launch.run import local
 
     code, _ = local.play(resolved, resume=resume, has_dashboard=dashboard)
     _end_run(code)
+
+
+def _model_of(config: RunConfig, *, resume: bool) -> str:
+    """`model.name` of the run that ``config`` starts or continues. Raises `ResumeError`."""
+    from computerrl.launch.plan.run_names import find_resumable
+
+    return (find_resumable(config) if resume else config).model.name
 
 
 def _dry_run(config: RunConfig, *, path: Path, resume: bool) -> None:

@@ -47,14 +47,13 @@ def _run_role(path: Path, overrides: tuple[str, ...], entry: RoleEntry, *, role:
 
 def _prepare_folder(config: RunConfig, *, role: str) -> RunConfig:
     """Make the run folder of a process that was started by hand. The first process makes it; only the broker writes the
-    configuration again. Returns the configuration with the number type that the first process recorded for all."""
+    configuration again. Returns the configuration with the model's revision and number type that the first process recorded."""
     from computerrl.common.run_files.run_folder import RunFolder
-    from computerrl.launch.plan.run_names import with_recorded_dtype
+    from computerrl.launch.plan.run_names import with_pinned_model, with_recorded_model
 
     folder = RunFolder(config.folder)
     there = folder.resolved_config.exists()
-    if there:
-        config = with_recorded_dtype(config, config.folder)
+    config = with_recorded_model(config, config.folder) if there else with_pinned_model(config)
     if role == "broker" or not there:
         folder.create(config)
     return config

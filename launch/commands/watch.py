@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from computerrl.common.errors import ResumeError
 from computerrl.launch.commands.options import RUN, Host, OutFile, Run, RunOrRecording
+
+if TYPE_CHECKING:
+    from computerrl.launch.export.write import Format
 
 HOST = click.option(
     "--host", default="127.0.0.1", type=Host(), show_default=True, help="Address to listen on; 127.0.0.1: for this machine only."
@@ -92,6 +97,57 @@ def trace(run: Path, episode: str | None, *, last: int, out: Path | None) -> Non
     from computerrl.launch.report.trace_file import write_trace
 
     click.echo(write_trace(run, episode=episode, last=last, out=out))
+
+
+@click.command("export-trajectories", short_help="Write the trajectories of RUN for other programs.")
+@click.argument("run", type=Run(), metavar="RUN")
+@click.argument("out", type=click.Path(path_type=Path), metavar="OUT")
+@click.option(
+    "--format", "kind", type=click.Choice(["jsonl", "parquet", "agentnet"]), help="Format of the folder OUT. Default: jsonl."
+)
+@click.option("--sft", is_flag=True, help="Chats for supervised fine-tuning, from successes alone, in place of --format.")
+@click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only training, evaluation or demonstration.")
+@click.option("--family", "families", multiple=True, metavar="FAMILY", help="Only this task family; may be repeated.")
+@click.option("--solved", is_flag=True, help="Only successful trajectories.")
+@click.option("--no-screenshots", is_flag=True, help="Leave the screenshots out (jsonl and parquet).")
+@click.option("--so-far", is_flag=True, help="Also export a run that is at work: what it has stored so far.")
+def export_trajectories(
+    run: Path,
+    out: Path,
+    *,
+    kind: Format | None,
+    sft: bool,
+    kinds: tuple[str, ...],
+    families: tuple[str, ...],
+    solved: bool,
+    no_screenshots: bool,
+    so_far: bool,
+) -> None:
+    """Write the stored trajectories of RUN, with their screenshots, into the new folder OUT.
+
+    Formats are JSON lines, Parquet (needs pyarrow), AgentNet (pyautogui code), and with --sft chats that TRL reads as they are.
+    A table tells how many trajectories and steps were kept, and why others were left out. docs/export.md describes the files.
+
+    \b
+    computerrl export-trajectories latest trajectories
+    computerrl export-trajectories latest table --format parquet --solved
+    computerrl export-trajectories latest agentnet --format agentnet
+    computerrl export-trajectories latest chats --sft --kind training
+    """
+    from computerrl.launch.commands.status import is_running
+    from computerrl.launch.export.stored import Selection
+    from computerrl.launch.export.write import WITHOUT_SCREENSHOTS, export_trajectories
+
+    if sft and kind is not None:
+        raise click.UsageError("give --sft or --format, not both")
+    chosen: Format = "sft" if sft else kind or "jsonl"
+    if no_screenshots and chosen not in WITHOUT_SCREENSHOTS:
+        raise click.UsageError(f"--no-screenshots goes with {' and '.join(WITHOUT_SCREENSHOTS)} only")
+    if not so_far and is_running(run):
+        raise ResumeError(f"{run} is at work\n    -> wait for its end, or give --so-far to export what it has stored until now")
+    selection = Selection(kinds, families, is_solved=solved)
+    tally = export_trajectories(run, out, kind=chosen, selection=selection, has_screenshots=not no_screenshots)
+    click.echo(f"{out}\n{tally.table()}")
 
 
 @click.command(short_help="Compare two or more runs on one page.")
@@ -218,4 +274,4 @@ def journal_verify(run: Path) -> None:
     sys.exit(verify_journal(run))
 
 
-COMMANDS = (status, dashboard, replay, report, compare, trace, phase, journal)
+COMMANDS = (status, dashboard, replay, report, compare, trace, export_trajectories, phase, journal)

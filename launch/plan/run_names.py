@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from computerrl.common.errors import ConfigError, Problem, ResumeError
 from computerrl.common.host import Dtype
+from computerrl.common.models.hub import cached_folder, is_hub_name, snapshot_at
 
 if TYPE_CHECKING:
     from computerrl.common.config import RunConfig
@@ -69,7 +70,14 @@ def _claim(config: RunConfig, run_dir: Path) -> RunConfig:
             (run_dir / name).mkdir(mode=0o700)
         except FileExistsError:
             continue
-        return config.model_copy(update={"name": name})
+        return with_pinned_model(config.model_copy(update={"name": name}))
+
+
+def with_pinned_model(config: RunConfig) -> RunConfig:
+    """``config`` with the folder in the hub's cache in place of a model's name on the hub. The path names the revision, which the
+    run keeps when a newer one is fetched."""
+    folder = cached_folder(config.model.name) if is_hub_name(config.model.name) else None
+    return config if folder is None else _with_model(config, name=str(folder))
 
 
 def find_resumable(config: RunConfig) -> RunConfig:
@@ -78,7 +86,7 @@ def find_resumable(config: RunConfig) -> RunConfig:
     if not there:
         raise ResumeError(f"there is no run {config.name!r} in {config.run_dir}\n    -> leave out --resume to start one")
     folder = there[-1]
-    config = with_recorded_dtype(config, folder)
+    config = with_recorded_model(config, folder)
     different = changed_fields(read_resolved(folder), config.model_dump(mode="json"))
     forbidden = [line for field, line in different.items() if not MAY_CHANGE.fullmatch(field)]
     if forbidden:
@@ -95,13 +103,21 @@ def find_resumable(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"name": folder.name})
 
 
-def with_recorded_dtype(config: RunConfig, folder: Path) -> RunConfig:
-    """``config`` with the number type that the run in ``folder`` was started with, where ``config`` does not set one."""
+def with_recorded_model(config: RunConfig, folder: Path) -> RunConfig:
+    """``config`` with the number type that the run in ``folder`` was started with, where ``config`` sets none, and with the run's
+    revision of a model that ``config`` names as on the hub."""
+    recorded = read_resolved(folder)["model"]
+    pinned = snapshot_at(Path(str(recorded["name"])))
+    if pinned is not None and pinned.name == config.model.name and is_hub_name(config.model.name):
+        config = _with_model(config, name=recorded["name"])
     given = "model" in config.model_fields_set and "dtype" in config.model.model_fields_set
-    recorded = read_resolved(folder)["model"].get("dtype")
-    if given or recorded not in get_args(Dtype):
+    if given or recorded.get("dtype") not in get_args(Dtype):
         return config
-    return config.model_copy(update={"model": config.model.model_copy(update={"dtype": recorded})})
+    return _with_model(config, dtype=recorded["dtype"])
+
+
+def _with_model(config: RunConfig, **fields: str) -> RunConfig:
+    return config.model_copy(update={"model": config.model.model_copy(update=fields)})
 
 
 _READ_OF_RUNS = ("model.name", "desktop.driver", "learner.max_age", "learner.recipe", "actor.num_actors")

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from computerrl.common.errors import ConfigError, Problem
-from computerrl.common.models.folder import check_model_folder, is_model_folder
+from computerrl.common.models.folder import check_model_folder, is_model_folder, model_folder
+from computerrl.common.models.hub import is_hub_name, model_label
 from computerrl.launch.plan.run_names import CONFIG_FILE, find_checkpoint, read_resolved, runs_named
 
 if TYPE_CHECKING:
@@ -164,12 +165,13 @@ def _run_name(name: str) -> str:
 
 def find_evaluated(wish: Wish) -> Evaluated:
     """What ``wish`` evaluates. Names are checked before torch is loaded. Raises `ConfigError`, `ResumeError`."""
-    source = Path(wish.source)
     if wish.agent is not None:
         if wish.config is None:
             step = "give --config CONFIG: it names desktops and tasks"
             raise ConfigError([Problem("--config", "an agent has no configuration", step)])
         return Evaluated("", wish.config, _run_name(wish.source))
+    # Without a configuration no model is evaluated, and no cache is read.
+    source = model_folder(wish.source) if wish.config is not None and is_hub_name(wish.source) else Path(wish.source)
     if wish.endpoint is not None:
         # This process counts and makes tokens, wherever the weights are.
         check_model_folder(source, field="CHECKPOINT", weights=False)
@@ -177,7 +179,7 @@ def find_evaluated(wish: Wish) -> Evaluated:
         if wish.config is None:
             step = "give --config CONFIG: prompt format, desktops and tasks are not part of a model"
             raise ConfigError([Problem("--config", f"{wish.source!r} is a model folder, without a configuration", step)])
-        return Evaluated(str(source.resolve()), wish.config, _run_name(source.resolve().name))
+        return Evaluated(str(source.resolve()), wish.config, _run_name(model_label(str(source.resolve()))))
     if os.path.isfile(source / "config.json"):
         check_model_folder(source, field="CHECKPOINT")  # Raises: it names what the model folder lacks.
     try:

@@ -193,7 +193,7 @@ def check_specialists(config: RunConfig, _machine: Machine) -> list[Finding]:
             continue
         other = load_config(folder.resolved_config)
         for name, theirs, ours in (
-            ("model.name", other.model.name, config.model.name),
+            ("model.name", str(model_folder(other.model.name)), str(model_folder(config.model.name))),
             ("actor.prompt", other.actor.prompt, config.actor.prompt),
         ):
             if theirs != ours:

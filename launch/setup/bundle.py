@@ -25,6 +25,7 @@ from pathlib import Path
 from computerrl import SOURCE_ROOT
 from computerrl.common.errors import Problem, SetupError
 from computerrl.common.models.folder import BUILT_IN_MODELS, check_model_folder, model_folder
+from computerrl.common.models.hub import snapshot_at
 from computerrl.env_server.image.host import run_logged
 from computerrl.launch.setup.package_plan import torch_ways
 from computerrl.launch.setup.packages import LISTS, pinned
@@ -137,10 +138,15 @@ def _model(out: Path, model: str) -> str:
     folder = model_folder(model)
     check_model_folder(folder)
     (out / "models").mkdir(exist_ok=True)
-    target = out / "models" / f"{folder.name}.tar"
+    name, options = folder.name, []
+    if (snapshot := snapshot_at(folder)) is not None:
+        # The files of a folder of the hub's cache are links, and its name is a commit hash.
+        name = snapshot.name.rpartition("/")[2]
+        options = ["--dereference", f"--transform=s,^{snapshot.commit},{name},"]
+    target = out / "models" / f"{name}.tar"
     if not target.is_file():
         partial = target.with_suffix(".partial")
-        run_logged(["tar", "-C", folder.parent, "-cf", partial, folder.name], log=out.parent / f"{out.name}.log")
+        run_logged(["tar", "-C", folder.parent, *options, "-cf", partial, folder.name], log=out.parent / f"{out.name}.log")
         partial.rename(target)
     return f"{target.name}, {target.stat().st_size >> 20} MiB"
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, TypeVar
 from computerrl import SOURCE_ROOT
 from computerrl.common.errors import ComputerRLError, Problem, SetupError
 from computerrl.common.models.folder import BUILT_IN_MODELS, cache_folder, check_model_folder, is_model_folder, model_folder
+from computerrl.common.models.hub import download_model, is_of_hub
 from computerrl.env_server.image.host import Progress, apt_install, missing_commands, no_progress, run_logged
 from computerrl.launch.setup.packages import LISTS, Device, PackageStage
 
@@ -118,13 +119,14 @@ def run_setup(
     for_tests: bool = False,
     device: Device | None = None,
     lists: Sequence[str] = (),
+    download: bool = False,
 ) -> None:
     """Bring everything there that a run needs; raises the first `ComputerRLError` when all lanes have ended.
 
     ``venv``: make this virtual environment and install into it; None: this Python has the packages. ``image``: a recipe's
-    name or the path of an image, None: no desktops on this machine. ``model``: a built-in name or a model folder. ``for_tests``:
+    name or the path of an image, None: no desktops on this machine. ``model``: as `model.name`. ``for_tests``:
     what the tests of clusters need, too. ``device``: which build of torch, None: what the environment has or this machine shows.
-    ``lists``: package lists beside the one that running needs (`launch.setup.packages.LISTS`).
+    ``lists``: package lists beside the one that running needs (`launch.setup.packages.LISTS`). ``download``: as in `bring_model`.
     """
     cache = cache or cache_folder()
     report = Report()
@@ -138,7 +140,10 @@ def run_setup(
                 "python packages",
                 lambda progress: PackageStage(venv.absolute(), log, progress, device=device, lists=wanted).ensure(),
             )
-        report.stage("model", lambda progress: str(bring_model(model, cache=cache, python=python, progress=progress)))
+        report.stage(
+            "model",
+            lambda progress: str(bring_model(model, cache=cache, python=python, progress=progress, download=download)),
+        )
 
     def apptainer() -> Apptainer:
         return report.stage("apptainer", lambda progress: _apptainer(cache, mirror, progress), said=_described)
@@ -218,12 +223,23 @@ def _image(image: str, cache: Path, mirror: str | None, ready: Future[Apptainer]
     return str(path)
 
 
-def bring_model(name: str, *, cache: Path | None = None, python: Path | None = None, progress: Progress = no_progress) -> Path:
-    """The folder of model ``name``, a built-in one made first when it is not there. Raises `ConfigError`, `SetupError`.
+def bring_model(
+    name: str,
+    *,
+    cache: Path | None = None,
+    python: Path | None = None,
+    progress: Progress = no_progress,
+    download: bool = False,
+) -> Path:
+    """The folder of model ``name``, a built-in one made first when it is not there. ``download``: fetch what the cache of the hub
+    lacks of it. Raises `ConfigError`, `SetupError`.
 
     Torch is needed to convert a model, and launch never imports torch: another process of ``python`` (this one's) does it.
     """
     cache = cache or cache_folder()
+    if download:
+        progress(f"model {name}: fetching what the cache lacks" if is_of_hub(name) else f"model {name}: nothing to download")
+        download_model(name)
     folder = model_folder(name, cache)
     if name not in BUILT_IN_MODELS:
         check_model_folder(folder)

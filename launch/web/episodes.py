@@ -146,7 +146,7 @@ class Episodes:
         record = self._episodes.read(name)
         if record is None:
             raise ConfigError([Problem("EPISODE", f"there is no {name!r}", "computerrl replay RUN lists all episodes")])
-        samples = self._samples.read(name) or {}
+        samples = self.sample(name)
         told, advantages = samples.get("steps") or [], samples.get("advantages") or []
         steps = []
         for index, step in enumerate(record.get("steps") or []):
@@ -155,6 +155,10 @@ class Episodes:
         group = record.get("group_id") or name.rpartition("/")[0]
         others = sorted(other for other, row in self.rows.items() if row["group_id"] == group)
         return {**record, "group_id": group, "steps": steps, "group": others}
+
+    def sample(self, name: str) -> Record:
+        """The tokens of an episode as the learner wrote them; empty where they are lost."""
+        return self._samples.read(name) or {}
 
     def refs(self, name: str) -> dict[str, ScreenshotRef]:
         """Content hash -> place of every screenshot of an episode."""

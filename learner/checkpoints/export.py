@@ -18,6 +18,7 @@ import torch
 from computerrl.common import log
 from computerrl.common.config import RunConfig, load_config
 from computerrl.common.errors import ConfigError, Problem, ResumeError
+from computerrl.common.models.hub import model_label
 from computerrl.common.models.loading import load_whole
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.learner.checkpoints.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint, trainer_state
@@ -109,7 +110,7 @@ def _origin(config: RunConfig, checkpoint: Checkpoint, path: Path) -> dict[str, 
     return {
         "run": config.name,
         "checkpoint": path.name,
-        "base_model": Path(config.model.name).name,
+        "base_model": model_label(config.model.name),
         "policy_version": loop["policy_version"],
         "phase": loop["phase"],
         "update": loop["update"],

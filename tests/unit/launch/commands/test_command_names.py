@@ -50,6 +50,7 @@ WRONG_NAMES = [
     ["report", "nope"],
     ["compare", "nope", "nope"],
     ["trace", "nope"],
+    ["export-trajectories", "nope", "out"],
     ["phase", "sft", "nope"],
     ["journal", "ls", "nope"],
     ["journal", "cat", "nope"],

@@ -272,8 +272,3 @@ def test_inspect_machine_reports_something_of_everything() -> None:
     assert machine.num_cores >= 1
     assert 0 < machine.available_memory_mb <= machine.memory_mb
     assert machine.system
-
-
-def test_model_that_is_a_hub_s_name_is_answered_with_how_to_fetch_it() -> None:
-    (finding,) = preflight.check_model(config(model={"name": "Org/Some-Model"}), MACHINE)
-    assert "hf download Org/Some-Model --local-dir models/Some-Model" in finding.problem.next_step
