@@ -59,6 +59,9 @@ class Wish:
     """None: greedy for one rollout of each task, 1 for several."""
     overrides: tuple[str, ...] = ()
     resume: bool = False
+    grounding: Path | None = None
+    """Folder of a grounding data set, or an annotation file in it, that is played in place of tasks
+    (`launch.run.grounding`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +125,8 @@ def evaluation_config(wish: Wish, found: Evaluated) -> RunConfig:
     return _with_model(config, there[-1] / MODEL_FOLDER) if there else config  # Without one, `local.play` refuses to resume.
 
 
-def _run_name(name: str) -> str:
-    """A folder's name as a run's."""
+def run_name(name: str) -> str:
+    """Name of the evaluation of what has ``name``, of which a run's name may hold less."""
     return f"eval-{re.sub(r'[^A-Za-z0-9._-]+', '-', name)[:150]}"
 
 
@@ -137,7 +140,7 @@ def find_evaluated(wish: Wish) -> Evaluated:
         if wish.config is None:
             step = "give --config CONFIG: prompt format, desktops and tasks are not part of a model"
             raise ConfigError([Problem("--config", f"{wish.source!r} is a model folder, without a configuration", step)])
-        return Evaluated(str(source.resolve()), wish.config, _run_name(source.resolve().name))
+        return Evaluated(str(source.resolve()), wish.config, run_name(source.resolve().name))
     if os.path.isfile(source / "config.json"):
         check_model_folder(source, field="CHECKPOINT")  # Raises: it names what the model folder lacks.
     try:
@@ -154,7 +157,7 @@ def find_evaluated(wish: Wish) -> Evaluated:
 
         checkpoint = newest_checkpoint(run / "checkpoints")
     base = read_resolved(run)["model"]["name"]
-    name = _run_name(f"{run.resolve().name}-{checkpoint.name}")
+    name = run_name(f"{run.resolve().name}-{checkpoint.name}")
     return Evaluated(str(base), wish.config or run / CONFIG_FILE, name, run=run, checkpoint=checkpoint)
 
 
@@ -198,7 +201,7 @@ def write_evaluation(folder: Path) -> dict[str, Any]:
     episodes = latest_of_each(read_json_lines(RunFolder(folder).episodes_path))
     figures = {
         "name": folder.name,
-        "model": _evaluated_model(folder) or config["model"]["name"],
+        "model": evaluated_model(folder) or config["model"]["name"],
         "endpoint": (config["actor"].get("endpoint") or {}).get("url"),
         "temperature": recipe["eval_temperature"],
         "rollouts_per_task": recipe["eval_rollouts_per_task"],
@@ -217,7 +220,7 @@ def write_evaluation(folder: Path) -> dict[str, Any]:
     return figures
 
 
-def _evaluated_model(folder: Path) -> str:
+def evaluated_model(folder: Path) -> str:
     """Run and checkpoint of the weights that `with_weights` wrote, from the record that is left; empty where it wrote none."""
     try:
         origin = json.loads((folder / MODEL_FOLDER / _ORIGIN_FILE).read_text())
