@@ -1,4 +1,4 @@
-"""A policy asked about one picture at a time: where would it act? For evaluations of grounding (`computerrl eval --grounding`).
+"""One answer of a policy to a picture and an instruction, for evaluations of grounding (`computerrl eval --grounding`).
 
 A picture stands for the first screen of an episode. There is no desktop and no earlier action, and no text tells what the picture
 shows. Knows neither data sets nor the right answer.
@@ -50,8 +50,8 @@ class PicturePolicy:
     """The policy of a configuration, with an engine of its own once it is started; safe to share between threads."""
 
     def __init__(self, config: RunConfig, *, read: ReadScreenshot) -> None:
-        """``read``: the encoded bytes of a picture. Raises `ConfigError` for a prompt format that the model cannot be asked
-        in."""
+        """``read``: the encoded bytes of a picture. Raises `ConfigError` for a prompt format that does
+        not suit the model."""
         folder = model_folder(config.model.name)
         self._max_new_tokens = config.actor.max_new_tokens
         self._tokenizer = FolderTokenizer(folder)

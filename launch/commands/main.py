@@ -193,7 +193,7 @@ def export(source: str, out: Path) -> None:
 @click.option("--temperature", type=Number(0, 1000), help="Sampling temperature. Default: 0 for one rollout, 1 for several.")
 @click.option("--config", type=ConfigFile(), metavar="CONFIG", help="Configuration to use in place of the run's.")
 @click.option("--endpoint", metavar="URL", help="A server that holds the model; CHECKPOINT is a folder with its tokenizer.")
-@click.option("--grounding", type=click.Path(path_type=Path), metavar="DIR", help="Play pictures in place of tasks: a data set.")
+@click.option("--grounding", type=click.Path(path_type=Path), metavar="DIR", help="Data set of pictures in place of tasks.")
 @click.option("--resume", is_flag=True, help="Continue an interrupted evaluation with the same options.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @SET
@@ -216,7 +216,8 @@ def evaluate(source: str, families: str | None, overrides: tuple[str, ...], *, a
     server. --set actor.endpoint.key_file=FILE names the file of its key (chmod 600). --set actor.endpoint.mode=chat sends turns
     of a chat, with screenshots where the prompt format shows them, to a server that takes no token ids.
 
-    --grounding DIR asks about every picture in a folder of ScreenSpot-v2, ScreenSpot-Pro or OSWorld-G (docs/vision.md).
+    --grounding DIR scores where the policy points in the pictures of ScreenSpot-v2, ScreenSpot-Pro or OSWorld-G
+    (docs/vision.md).
     """
     from computerrl.launch.run.evaluate import Wish, evaluate
     from computerrl.launch.run.grounding import evaluate_grounding

@@ -101,7 +101,7 @@ def _of_folder(folder: Path) -> tuple[_Format, Path, list[Path]]:
     ((form, files),) = found
     if form.is_one_file and len(files) > 1:
         step = f"name one of them: {FIELD} {files[0]}"
-        raise _problem(f"{str(folder)!r} asks the same in {' and in '.join(file.name for file in files)}", step)
+        raise _problem(f"{str(folder)!r} has the same entries in {' and in '.join(file.name for file in files)}", step)
     return form, folder, files
 
 

@@ -1,4 +1,4 @@
-"""`computerrl eval --grounding`: ask a policy about every picture of a data set, and say how often it points at the right place.
+"""`computerrl eval --grounding`: sample one answer of a policy to each picture of a data set, and score where they point.
 
 An evaluation has a folder like a run's, but neither desktops nor processes: the engine samples in this process. Each answer is
 journalled when it comes, and so `--resume` continues an evaluation that was broken off.
@@ -7,6 +7,7 @@ journalled when it comes, and so `--resume` continues an evaluation that was bro
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from computerrl.common.errors import ComputerRLError, ConfigError, EndpointRefused, PictureError, Problem, ResumeError
+from computerrl.launch.plan.processes import QUIET_LIBRARIES
 from computerrl.launch.plan.run_names import claim, find_resumable, locked
 from computerrl.launch.run.evaluate import (
     FIGURES_FILE,
@@ -54,6 +56,8 @@ _ONE_PICTURE = (
     "actor.inference=local",
     "actor.num_engines=1",
     "actor.older_policy_every=null",
+    # Neither a learner nor desktops use the cores.
+    "actor.num_threads=null",
 )
 
 
@@ -63,6 +67,7 @@ def evaluate_grounding(wish: Wish, *, as_json: bool = False) -> int:
     from computerrl.launch.grounding.folders import read_dataset
 
     assert wish.grounding is not None
+    os.environ.update(QUIET_LIBRARIES)  # Before any of them is imported: the engine is in this process.
     _require_alone(wish)
     dataset = read_dataset(wish.grounding)
     found = find_evaluated(wish)
@@ -85,7 +90,7 @@ def _require_alone(wish: Wish) -> None:
     """Raise `ConfigError` for options that are about tasks."""
     given = {"--tasks": wish.families is not None, "--episodes": wish.episodes is not None, "--rollouts": wish.rollouts > 1}
     problems = [
-        Problem(option, "is about tasks, and --grounding plays none: every picture is asked about once", f"leave out {option}")
+        Problem(option, "is about tasks, and --grounding plays none: every entry gets one answer", f"leave out {option}")
         for option, is_given in given.items()
         if is_given
     ]
@@ -146,7 +151,7 @@ def _write_json(path: Path, tree: Any) -> None:
 
 
 def _prepare(config: RunConfig, dataset: Dataset) -> _Evaluation:
-    """Find out what can be played, before a folder is made. Raises typed errors where nothing can."""
+    """Make the prompts and check all pictures, before a folder is made. Raises typed errors where nothing can be played."""
     from computerrl.actor.grounding import PicturePolicy
     from computerrl.launch.grounding.pictures import Pictures, check_pictures
     from computerrl.launch.run import local, preflight
@@ -213,12 +218,12 @@ class _Evaluation:
     left_out: list[LeftOut]
 
     def carry_out(self, config: RunConfig) -> dict[str, Any]:
-        """Ask about all entries that have no answer yet; figures, which also go into the two files."""
+        """Sample an answer to each entry that has none yet; returns the figures, which also go into the two files."""
         from computerrl.common.metrics import JsonLines
 
         known = _read_answers(config.folder, self.dataset)
         waiting = [entry for entry in self.entries if entry.key not in known]
-        _tell(f"{self.dataset.name}: {len(waiting)} pictures to ask about, {len(self.entries) - len(waiting)} answers known")
+        _tell(f"{self.dataset.name}: {len(waiting)} answers to sample, {len(self.entries) - len(waiting)} known")
         left_out = self.left_out
         if waiting:
             # Not closed after an error: answers under way may come until the process has ended.
@@ -230,7 +235,7 @@ class _Evaluation:
         return _write_evaluation(config, self.dataset, left_out)
 
     def _play(self, entries: Sequence[Entry], journal: JsonLines, *, num_at_a_time: int) -> list[LeftOut]:
-        """Journal an answer to each of ``entries``; returns those that could not be asked about."""
+        """Journal an answer to each of ``entries``; returns the entries that could not be played."""
         left_out = []
         pool = ThreadPoolExecutor(num_at_a_time, thread_name_prefix="grounding")
         try:
@@ -248,7 +253,7 @@ class _Evaluation:
         return left_out
 
     def _ask(self, entry: Entry, journal: JsonLines) -> LeftOut | None:
-        """Ask about one entry and journal the answer; returns the reason where there is none."""
+        """Sample one answer and journal it; returns the reason where there is none."""
         from computerrl.launch.grounding.entries import LeftOut
 
         try:
