@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from computerrl.common.errors import ComputerRLError, ConfigError, EndpointRefused, PictureError, Problem, ResumeError
-from computerrl.launch.plan.processes import QUIET_LIBRARIES
 from computerrl.launch.plan.run_names import claim, find_resumable, locked
 from computerrl.launch.run.evaluate import (
     FIGURES_FILE,
@@ -65,6 +64,7 @@ def evaluate_grounding(wish: Wish, *, as_json: bool = False) -> int:
     """Carry ``wish`` out, print the table (or JSON) and write both files; gives the exit code. Raises typed errors."""
     from computerrl.launch.grounding.figures import table_of
     from computerrl.launch.grounding.folders import read_dataset
+    from computerrl.launch.plan.processes import QUIET_LIBRARIES
 
     assert wish.grounding is not None
     os.environ.update(QUIET_LIBRARIES)  # Before any of them is imported: the engine is in this process.

@@ -130,6 +130,11 @@ def test_page_tells_where_a_picture_has_gone() -> None:
     assert "cannot be read any more" in make_page(figures, answers)
 
 
+def test_page_and_table_without_any_answer_tell_what_was_left_out() -> None:
+    figures = {**grounding_figures([], [LeftOut("a.json:0", "picture_unreadable", "cut")]), "name": "x", "dataset": {"files": []}}
+    assert "picture unreadable" in make_page(figures, []) and "1 picture_unreadable" in table_of(figures)
+
+
 @given(number=st.integers(0, 400))
 def test_wrong_answers_on_the_page_are_evenly_spread(number: int) -> None:
     items = [answered(entry(BOX, key=str(place)), "fail") for place in range(number)]
