@@ -19,12 +19,11 @@ from computerrl.launch.commands import cluster as cli_cluster
 from computerrl.launch.commands import roles as cli_roles
 from computerrl.launch.commands import watch as cli_watch
 from computerrl.launch.commands.config import show_config
+from computerrl.launch.commands.evaluate import evaluation
 from computerrl.launch.commands.options import (
-    SET,
     ConfigFile,
     Host,
     MeasuringCommand,
-    Number,
     SectionedGroup,
     Site,
     print_resolved,
@@ -207,51 +206,6 @@ def export(source: str, out: Path) -> None:
     click.echo(export_model(run, out, checkpoint=checkpoint))
 
 
-@click.command("eval", short_help="Evaluate a checkpoint on held-out tasks.")
-@click.argument("source", default="latest", metavar="[CHECKPOINT]")
-@click.option("--tasks", "families", help="Task families, separated by commas. Default: those of the run.")
-@click.option("--episodes", type=click.IntRange(min=1), help="Held-out instances of each family. Default: that of the run.")
-@click.option("--rollouts", type=click.IntRange(1, 256), default=1, show_default=True, help="Rollouts of each instance, K.")
-@click.option("--temperature", type=Number(0, 1000), help="Sampling temperature. Default: 0 for one rollout, 1 for several.")
-@click.option("--config", type=ConfigFile(), metavar="CONFIG", help="Configuration to use in place of the run's.")
-@click.option("--endpoint", metavar="URL", help="A server that holds the model; CHECKPOINT is a folder with its tokenizer.")
-@click.option("--agent", metavar="KIND", help="Agent that plays: openai, anthropic, module:Class. CHECKPOINT names its model.")
-@click.option("--resume", is_flag=True, help="Continue an interrupted evaluation with the same options.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-@SET
-def evaluate(source: str, families: str | None, overrides: tuple[str, ...], *, as_json: bool, **wishes: Any) -> None:
-    """Evaluate CHECKPOINT on held-out tasks: pass@1 to pass@K of each family, with 95 % intervals.
-
-    CHECKPOINT is a run (its newest complete checkpoint), one folder of its checkpoints/, or a Hugging Face folder with --config.
-    The evaluation is a run of its own, whose folder gets evaluation.json and evaluation.html. The seeds of its tasks are fixed
-    (tasks.evaluation_seeds).
-
-    \b
-    computerrl eval latest
-    computerrl eval latest --tasks calc-set-cell,files-move
-    computerrl eval runs/quickstart/checkpoints/checkpoint-000007
-    computerrl eval latest --rollouts 8 --temperature 0.7
-    computerrl eval trained --config quickstart
-    computerrl eval theirs --config quickstart --endpoint http://127.0.0.1:8000/v1
-
-    With --endpoint a server samples (`vllm serve theirs`). --set actor.endpoint.model=NAME chooses one of several models of the
-    server. --set actor.endpoint.key_file=FILE names the file of its key (chmod 600). --set actor.endpoint.mode=chat sends turns
-    of a chat, with screenshots where the prompt format shows them, to a server that takes no token ids.
-
-    \b
-    computerrl eval theirs --agent openai --config quickstart
-    computerrl eval theirs --agent anthropic --config quickstart
-    computerrl eval mine --agent mine:Agent --config quickstart
-
-    With --agent an agent with a model of its own plays (docs/agents.md). Address and key of a service are --endpoint or
-    OPENAI_BASE_URL (ANTHROPIC_BASE_URL), and OPENAI_API_KEY (ANTHROPIC_API_KEY).
-    """
-    from computerrl.launch.run.evaluate import Wish, evaluate
-
-    chosen = tuple(families.split(",")) if families is not None else None
-    sys.exit(evaluate(Wish(source, families=chosen, overrides=overrides, **wishes), as_json=as_json))
-
-
 @click.command(short_help="Open a desktop in a web page; record demonstrations.")
 @click.option("--task", "family", metavar="FAMILY", help="First task family (web-click-button); with --mcp, the only one.")
 @click.option("--list", "lists", is_flag=True, help="List the task families, as `computerrl tasks list` does, and end.")
@@ -422,7 +376,7 @@ class _LazySetup(click.Command):
 
 
 cli.add_section("This machine", (_LazySetup(), doctor, desktop, serve_desktops))
-cli.add_section("Runs", (train, show_config, evaluate, export, tasks))
+cli.add_section("Runs", (train, show_config, evaluation, export, tasks))
 cli.add_section("Watching and controlling a run", cli_watch.COMMANDS)
 cli.add_section("Several machines", cli_cluster.COMMANDS)
 cli.add_section("Measuring", (bench, study, simulate))

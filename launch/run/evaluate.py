@@ -64,6 +64,9 @@ class Wish:
     resume: bool = False
     agent: str | None = None
     """Kind of an agent that plays with a model of its own, whose name ``source`` is."""
+    grounding: Path | None = None
+    """Folder of a grounding data set, or an annotation file in it, that is played in place of tasks
+    (`launch.run.grounding`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +161,8 @@ def _agent_settings(wish: Wish, kind: str) -> list[str]:
     return changes
 
 
-def _run_name(name: str) -> str:
-    """A folder's name as a run's."""
+def run_name(name: str) -> str:
+    """Name of the evaluation of what has ``name``, of which a run's name may hold less."""
     return f"eval-{re.sub(r'[^A-Za-z0-9._-]+', '-', name)[:150]}"
 
 
@@ -169,7 +172,7 @@ def find_evaluated(wish: Wish) -> Evaluated:
         if wish.config is None:
             step = "give --config CONFIG: it names desktops and tasks"
             raise ConfigError([Problem("--config", "an agent has no configuration", step)])
-        return Evaluated("", wish.config, _run_name(wish.source))
+        return Evaluated("", wish.config, run_name(wish.source))
     # Without a configuration no model is evaluated, and no cache is read.
     source = model_folder(wish.source) if wish.config is not None and is_hub_name(wish.source) else Path(wish.source)
     if wish.endpoint is not None:
@@ -179,7 +182,7 @@ def find_evaluated(wish: Wish) -> Evaluated:
         if wish.config is None:
             step = "give --config CONFIG: prompt format, desktops and tasks are not part of a model"
             raise ConfigError([Problem("--config", f"{wish.source!r} is a model folder, without a configuration", step)])
-        return Evaluated(str(source.resolve()), wish.config, _run_name(model_label(str(source.resolve()))))
+        return Evaluated(str(source.resolve()), wish.config, run_name(model_label(str(source.resolve()))))
     if os.path.isfile(source / "config.json"):
         check_model_folder(source, field="CHECKPOINT")  # Raises: it names what the model folder lacks.
     try:
@@ -196,7 +199,7 @@ def find_evaluated(wish: Wish) -> Evaluated:
 
         checkpoint = newest_checkpoint(run / "checkpoints")
     base = read_resolved(run)["model"]["name"]
-    name = _run_name(f"{run.resolve().name}-{checkpoint.name}")
+    name = run_name(f"{run.resolve().name}-{checkpoint.name}")
     return Evaluated(str(base), wish.config or run / CONFIG_FILE, name, run=run, checkpoint=checkpoint)
 
 
@@ -240,7 +243,7 @@ def write_evaluation(folder: Path) -> dict[str, Any]:
     episodes = latest_of_each(read_json_lines(RunFolder(folder).episodes_path))
     figures = {
         "name": folder.name,
-        "model": _evaluated_model(folder) or config["model"]["name"],
+        "model": evaluated_model(folder) or config["model"]["name"],
         "endpoint": (config["actor"].get("endpoint") or {}).get("url"),
         "agent": (config["actor"].get("agent") or {}).get("kind"),
         "temperature": recipe["eval_temperature"],
@@ -262,7 +265,7 @@ def write_evaluation(folder: Path) -> dict[str, Any]:
     return figures
 
 
-def _evaluated_model(folder: Path) -> str:
+def evaluated_model(folder: Path) -> str:
     """Run and checkpoint of the weights that `with_weights` wrote, from the record that is left; empty where it wrote none."""
     try:
         origin = json.loads((folder / MODEL_FOLDER / _ORIGIN_FILE).read_text())

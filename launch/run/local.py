@@ -84,16 +84,21 @@ def play(
         if resume:
             run_preflight(config)
         else:
-            try:
-                config = prepare(config)
-            except BaseException:
-                shutil.rmtree(config.folder)
-                raise
+            config = prepared(config, prepare)
         make_model(config)
         begin(config, is_latest=is_latest)
         with watched(config.folder) if has_dashboard else nullcontext():
             outcome = run_attempt(config, resumed=resume, supervise=lambda attempt: supervise(attempt, plan_for(config)))
     return outcome.exit_code, config.folder
+
+
+def prepared(config: RunConfig, prepare: Callable[[RunConfig], RunConfig]) -> RunConfig:
+    """The configuration that ``prepare`` returns. Where it fails, the claimed folder of ``config`` is removed."""
+    try:
+        return prepare(config)
+    except BaseException:
+        shutil.rmtree(config.folder)
+        raise
 
 
 def begin(config: RunConfig, *, is_latest: bool = True) -> None:

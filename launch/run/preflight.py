@@ -14,7 +14,7 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -53,6 +53,9 @@ class Finding:
     problem: Problem
 
 
+Check = Callable[[RunConfig, Machine], list[Finding]]
+
+
 class PreflightFailed(ComputerRLError):
     """The run cannot start; ``findings`` holds everything found."""
 
@@ -66,15 +69,18 @@ class PreflightFailed(ComputerRLError):
 
 def run_preflight(config: RunConfig, *, machine: Machine | None = None) -> None:
     """Raise `PreflightFailed` with all findings, or return. What would be wasted on one machine is noted on stderr."""
-    machine = machine or inspect_machine()
-    findings: list[Finding] = []
-    for check in CHECKS:
-        findings.extend(check(config, machine))
-    if findings:
-        raise PreflightFailed(findings)
+    require(config, CHECKS, machine=machine)
     for note in (idle_desktops(config), unpaid_families(config)):
         if note is not None:
             print(f"note: {note}", file=sys.stderr, flush=True)
+
+
+def require(config: RunConfig, checks: Sequence[Check], *, machine: Machine | None = None) -> None:
+    """Raise `PreflightFailed` with all findings of ``checks``, or return."""
+    machine = machine or inspect_machine()
+    findings = [finding for check in checks for finding in check(config, machine)]
+    if findings:
+        raise PreflightFailed(findings)
 
 
 def unpaid_families(config: RunConfig) -> str | None:
@@ -417,7 +423,7 @@ def _is_there(place: Path) -> bool:
     return True
 
 
-CHECKS: tuple[Callable[[RunConfig, Machine], list[Finding]], ...] = (
+CHECKS: tuple[Check, ...] = (
     check_packages,
     check_desktops,
     check_families,
@@ -432,3 +438,6 @@ CHECKS: tuple[Callable[[RunConfig, Machine], list[Finding]], ...] = (
     check_memory,
     check_disk,
 )
+
+CHECKS_WITHOUT_DESKTOPS: tuple[Check, ...] = (check_packages, check_model, check_prompt, check_endpoint, check_device, check_disk)
+"""Checks of an evaluation that samples and does nothing else."""

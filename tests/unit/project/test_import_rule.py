@@ -24,12 +24,12 @@ SIMULATION = "launch/simulation/"
 MEASURING = "launch/commands/measure.py"
 
 FLOORS = {
-    "actor": "activity engines prompts agents choosing episode live_images desktops serving worker process",
+    "actor": "activity engines prompts grounding agents choosing episode live_images desktops serving worker process",
     "broker": (
         "events counters client_batches images orders delivery assignments trajectories peers core journal client service process"
     ),
     "env_server": "driver image guest tasks judging drivers client gym serving process live front",
-    "launch": "plan setup simulation supervision watch report web export run cluster commands",
+    "launch": "plan setup simulation supervision watch report web grounding export run cluster commands",
     "learner": (
         "client poison images objective tiny_vision model_store pretraining weights algorithms model checkpoints contracts"
         " training recipe supervised accounts phases conductor process"
