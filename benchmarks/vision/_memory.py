@@ -48,7 +48,8 @@ def memory_rows(folder: Path, *, quick: bool) -> Iterator[Row]:
 
 
 def _update(folder: Path, model: Path, vision: str, recomputation: str, number: int) -> tuple[float, float]:
-    """MiB of one update on ``number`` screens: the peak of the resident set, and the plan's."""
+    """MiB of two updates on ``number`` screens: the peak of the resident set, and the plan's. The optimizer's moments are made at
+    the end of the first one, when nothing else is held any more."""
     from computerrl.common.memory_plan import learner_mb
     from computerrl.learner.algorithms import PolicyAges
     from computerrl.learner.model.policy import load_policy
@@ -65,6 +66,7 @@ def _update(folder: Path, model: Path, vision: str, recomputation: str, number: 
     )
     trainer = Trainer(run.config, load_policy(run.config))
     group = run.group([run.step(run.take(seed, _SCREEN), [11, 12, 13 + seed], [-1.0] * 3) for seed in range(number)] * 2)
-    trainer.update(trainer.algorithm.prepare([group], ages=PolicyAges(0)))
+    for _ in range(2):
+        trainer.update(trainer.algorithm.prepare([group], ages=PolicyAges(0)))
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
     return peak_mb, float(learner_mb(run.config, "none"))

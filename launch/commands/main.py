@@ -357,25 +357,38 @@ def tasks_check(
     sys.exit(run_check(folder, assets=assets, json_file=json_file, apps=apps, config_file=config, play=play))
 
 
-class _LazySetup(click.Command):
-    """The command `setup`, whose options are those of `launch.commands.setup`. That module is imported when it is called."""
+@click.command(short_help="Set up this machine: Apptainer, image, model.")
+@click.argument("config", required=False, type=ConfigFile(), metavar="[CONFIG]")
+@click.option("--image", metavar="NAME", help="Desktop image: core, full (all applications), or a path.")
+@click.option("--mirror", metavar="URL", help="Debian archive to install from. Default: that of this machine's apt sources.")
+@click.option("--download", is_flag=True, help="Fetch a model.name of the Hugging Face hub that is not in the cache.")
+def setup(config: Path | None, image: str | None, mirror: str | None, *, download: bool) -> None:
+    """Set up this machine: find or install Apptainer, build the desktop image, convert the model.
 
-    def __init__(self) -> None:
-        super().__init__("setup", add_help_option=False, short_help="Set up this machine: Apptainer, image, model.")
-        self.ignore_unknown_options = True
-        self.allow_extra_args = True
+    Image and model are those of CONFIG (default: those of configs/quickstart.yaml). Finished parts are skipped. Without root,
+    the installed Apptainer is used; where there is none, the command prints what an administrator has to install. A model of the
+    Hugging Face hub is downloaded with --download only.
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.args = args
-        return args
+    \b
+    computerrl setup
+    computerrl setup --image full
+    computerrl setup quickstart --download
+    """
+    from computerrl.launch.setup.machine_setup import run_setup
 
-    def invoke(self, ctx: click.Context) -> Any:
-        from computerrl.launch.commands.setup import setup
+    if config is None:
+        if download:
+            raise click.UsageError("--download needs a CONFIG, whose model.name is fetched")
+        run_setup(image=image or "core", mirror=mirror)
+        return
+    from computerrl.common.config import load_config
 
-        return setup.main(args=ctx.args, prog_name="computerrl setup", standalone_mode=False)
+    run = load_config(config)
+    configured = run.desktop.image if run.desktop.driver == "apptainer" else None
+    run_setup(image=image or configured, model=run.model.name, mirror=mirror, download=download)
 
 
-cli.add_section("This machine", (_LazySetup(), doctor, desktop, serve_desktops))
+cli.add_section("This machine", (setup, doctor, desktop, serve_desktops))
 cli.add_section("Runs", (train, show_config, evaluation, export, tasks))
 cli.add_section("Watching and controlling a run", cli_watch.COMMANDS)
 cli.add_section("Several machines", cli_cluster.COMMANDS)

@@ -1,7 +1,7 @@
 """Makes a machine ready: Python packages, Apptainer, desktop image, model folder. Each stage skips what is already there.
 
 Standard library only: `make` runs it as ``python3 -m computerrl.launch.setup.machine_setup --venv .venv`` before anything is
-installed, and `computerrl setup` (launch/commands/setup.py) calls `run_setup` afterwards without the first stage. Lanes run side
+installed, and `computerrl setup` calls `run_setup` afterwards without the first stage. Lanes run side
 by side, since some wait for the network while another unpacks: packages -> model, Apptainer, image. Each stage ends with a trial
 of its result. This module does not train, and it never installs a Python package outside the virtual environment.
 """
