@@ -89,8 +89,8 @@ def plain(folder: str) -> Any:
 
 
 def sampled(model: Any, *, seed: int, num_prompts: int = 4, num_rollouts: int = 4, length: int = 3) -> list[TrajectoryGroup]:
-    """Groups whose actions ``model`` samples, all of them failures."""
-    prompts = torch.tensor(np.random.default_rng(seed).integers(0, NUM_TOKENS, (num_prompts, PROMPT_LENGTH)))
+    """Groups whose actions ``model`` samples, all of them failures; the prompts are always the same."""
+    prompts = torch.tensor(np.random.default_rng(0).integers(0, NUM_TOKENS, (num_prompts, PROMPT_LENGTH)))
     rows, generator = prompts.repeat_interleave(num_rollouts, 0), torch.Generator().manual_seed(seed)
     for _ in range(length):
         with torch.no_grad():
