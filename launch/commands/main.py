@@ -25,6 +25,7 @@ from computerrl.launch.commands.options import (
     Host,
     MeasuringCommand,
     Number,
+    Run,
     SectionedGroup,
     Site,
     print_resolved,
@@ -183,6 +184,33 @@ def export(source: str, out: Path) -> None:
     from computerrl.learner.checkpoints.export import export_model
 
     click.echo(export_model(run, out, checkpoint=checkpoint))
+
+
+@click.command(short_help="Write the successes of an evaluation as demonstrations.")
+@click.argument("run", type=Run(), metavar="RUN")
+@click.argument("out", type=click.Path(path_type=Path), metavar="OUT_FOLDER")
+def record(run: Path, out: Path) -> None:
+    """Write the successful episodes of an evaluation as demonstrations, which another run clones.
+
+    RUN is an evaluation on demonstration seeds, of an agent (docs/agents.md) or of a checkpoint. Episodes of other seeds are left
+    out: nothing is ever trained on held-out tasks. Of each task instance the shortest success is kept; each file names agent,
+    model, run and episode. OUT_FOLDER may hold recordings already, those of people among them. The episodes that were not
+    recorded are counted by reason.
+
+    Exit code 0: OUT_FOLDER holds demonstrations of RUN. 1: no episode was fit.
+
+    \b
+    computerrl eval theirs --agent openai --config quickstart --set learner.recipe.eval_split=demonstration
+    computerrl record runs/eval-theirs demonstrations
+    computerrl train quickstart tasks.recordings=demonstrations
+    computerrl replay demonstrations/calc-type-cell-11.json
+    """
+    from computerrl.launch.run import record as recording
+
+    found = recording.record(run, out)
+    for line in recording.summary_of(found, out):
+        click.echo(line)
+    sys.exit(0 if found.paths or found.refused["already_recorded"] else 1)
 
 
 @click.command("eval", short_help="Evaluate a checkpoint on held-out tasks.")
@@ -400,7 +428,7 @@ class _LazySetup(click.Command):
 
 
 cli.add_section("This machine", (_LazySetup(), doctor, desktop, serve_desktops))
-cli.add_section("Runs", (train, show_config, evaluate, export, tasks))
+cli.add_section("Runs", (train, show_config, evaluate, record, export, tasks))
 cli.add_section("Watching and controlling a run", cli_watch.COMMANDS)
 cli.add_section("Several machines", cli_cluster.COMMANDS)
 cli.add_section("Measuring", (bench, study, simulate))

@@ -181,8 +181,8 @@ def dppo_tv(limit: float) -> Formula:
 
 
 def distilled(low: float, high: float) -> Formula:
-    """Thinking Machines Lab, "On-Policy Distillation" (2025): the advantage of a token is minus the difference of the log-probs of
-    policy and teacher, in PPO's objective."""
+    """Thinking Machines Lab, "On-Policy Distillation" (2025): the advantage of a token is the teacher's log-prob minus the
+    policy's; here in PPO's objective."""
 
     def term(i: int, tokens: list[Token]) -> Scalar:
         token = tokens[i]
