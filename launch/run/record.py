@@ -116,9 +116,11 @@ def record(run: Path, out: Path) -> Recorded:
     of_task: dict[tuple[str, int], list[_Success]] = defaultdict(list)
     for episode in episodes:
         try:
-            of_task[episode.family, episode.seed].append(maker.success_of(episode))
+            success = maker.success_of(episode)
         except Refused as refusal:
             found.refused[refusal.reason] += 1
+        else:
+            of_task[episode.family, episode.seed].append(success)
     for successes in of_task.values():
         shortest, *others = sorted(successes, key=lambda one: len(one.done))  # of equal ones the first that was played
         found.refused.update("same_actions" if one.actions == shortest.actions else "not_shortest" for one in others)
@@ -282,12 +284,20 @@ def _targets(action: Action, places: Sequence[int]) -> dict[str, RecordedTarget]
 def summary_of(found: Recorded, out: Path) -> list[str]:
     """Lines for a terminal: what was recorded, what was not and why, and the next step."""
     families = {path.name.rpartition("-")[0] for path in found.paths}
-    lines = [f"recorded {len(found.paths)} demonstrations of {len(families)} families in {out}"]
-    lines += [f"not recorded: {number} episodes {REASONS[reason]}" for reason, number in sorted(found.refused.items())]
+    lines = [
+        f"recorded {_counted(len(found.paths), 'demonstration')} of {_counted(len(families), 'family', 'families')} in {out}"
+    ]
+    lines += [
+        f"not recorded: {_counted(number, 'episode')} {REASONS[reason]}" for reason, number in sorted(found.refused.items())
+    ]
     if found.num_actions_left_out:
-        lines.append(f"left out: {found.num_actions_left_out} actions that could not be done when they were chosen")
+        lines.append(f"left out: {_counted(found.num_actions_left_out, 'action')} that could not be done when chosen")
     if found.num_screens_missing:
-        lines.append(f"without picture: {found.num_screens_missing} steps whose screenshots cannot be read here")
+        lines.append(f"without picture: {_counted(found.num_screens_missing, 'step')}, whose screenshots cannot be read here")
     if found.paths or found.refused["already_recorded"]:
         lines.append(f"to clone them: computerrl train CONFIG tasks.recordings={shlex.quote(str(out))}")
     return lines
+
+
+def _counted(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or f'{one}s'}"
