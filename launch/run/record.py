@@ -51,7 +51,8 @@ _ENDS = (("source", slice(0, 2)), ("target", slice(-2, None)))
 """Parameter that may name an element -> its pixel in the stored places: a drag has those of both."""
 
 
-class _Step(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class _Step:
     """Fields of a step in episodes.jsonl that are read here."""
 
     action_text: str
@@ -61,7 +62,8 @@ class _Step(msgspec.Struct, frozen=True):
     places: tuple[int, ...]
 
 
-class _Episode(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class _Episode:
     """Fields of a line of episodes.jsonl that are read here."""
 
     trajectory_id: str
