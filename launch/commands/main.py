@@ -200,8 +200,8 @@ def record(run: Path, out: Path) -> None:
     Exit code 0: OUT_FOLDER holds demonstrations of RUN. 1: no episode was fit.
 
     \b
-    computerrl eval theirs --agent openai --config quickstart --set learner.recipe.eval_split=demonstration
-    computerrl record runs/eval-theirs demonstrations
+    computerrl eval latest --set learner.recipe.eval_split=demonstration
+    computerrl record eval-theirs demonstrations
     computerrl train quickstart tasks.recordings=demonstrations
     computerrl replay demonstrations/calc-type-cell-11.json
     """
