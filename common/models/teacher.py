@@ -45,7 +45,7 @@ def teacher_problems(config: RunConfig) -> list[Problem]:
         return []
     folder, of_policy = model_folder(name), model_folder(config.model.name)
     if name not in BUILT_IN_MODELS and (missing := model_folder_problems(folder)):
-        return [Problem(FIELD, reason, step) for reason, step in missing]
+        return [Problem(FIELD, reason, step.replace("model.name", FIELD)) for reason, step in missing]
     if config.actor.prompt.shows_images or has_vision_tower(folder):
         reason = "a teacher reads text, and " + ("prompts show images" if config.actor.prompt.shows_images else "it takes images")
         return [Problem(FIELD, reason, "use a prompt format of text and a teacher without a vision tower")]
