@@ -15,6 +15,7 @@ from typing import Any, Literal
 from computerrl.common.config import RunConfig
 from computerrl.common.errors import PictureError
 from computerrl.common.models.folder import BUILT_IN_MODELS, model_folder
+from computerrl.common.models.teacher import teacher_name
 from computerrl.common.vision.memory import Kept, TowerShape, tower_shape
 
 PROCESS_MB = {
@@ -126,6 +127,15 @@ def _sizes(config: RunConfig) -> tuple[int, float, int]:
     return num_parameters, trained + (of_tower if config.model.vision == "trained" else 0), num_layers
 
 
+def _teacher_bytes(config: RunConfig) -> int:
+    """Of the compute weights of the run's teacher, which each rank holds whole; 0 without one."""
+    name = teacher_name(config)
+    if name is None:
+        return 0
+    of_head = 4 * _head_numbers(name) if _head_bytes(config) else 0
+    return model_size(name)[0] * _compute_bytes(config) + of_head
+
+
 def _tower_parameters(config: RunConfig) -> int:
     """Of the vision tower; 0 where there is none, or none that is known."""
     tower = None if config.actor.served_at is not None else tower_shape(_config_tree(model_folder(config.model.name)))
@@ -134,8 +144,8 @@ def _tower_parameters(config: RunConfig) -> int:
 
 def learner_mb(config: RunConfig, recomputation: Recomputation) -> int:
     """Of one rank that computes ``recomputation`` again, unless another one is configured: compute weights, which each rank loads
-    whole; for what is trained two Adam moments and a gradient in fp32, and a master where the weights are none themselves, which
-    ranks divide; what a pack's forward pass keeps."""
+    whole, and a teacher's; for what is trained two Adam moments and a gradient in fp32, and a master where the weights are none
+    themselves, which ranks divide; what a pack's forward pass keeps."""
     num_parameters, trained, num_layers = _sizes(config)
     compute_bytes, wanted = _compute_bytes(config), config.learner.activation_checkpointing
     # Adapters are a hundredth of the weights.
@@ -144,6 +154,7 @@ def learner_mb(config: RunConfig, recomputation: Recomputation) -> int:
     widths = _KEPT_WIDTHS[computed_again] + (_PROBABILITY_WIDTHS * config.max_pack_tokens if computed_again == "none" else 0)
     kept = _activation_bytes(config, num_parameters, num_layers, kept_widths=widths)
     num_bytes = num_parameters * compute_bytes + _head_bytes(config) + trained * trained_bytes / config.learner.num_ranks + kept
+    num_bytes += _teacher_bytes(config)
     images = image_plan(config, recomputation)
     return PROCESS_MB["learner"] + int(num_bytes / 2**20) + (images.learner_mb if images is not None else 0)
 

@@ -132,9 +132,10 @@ class RecipeConfig(Section):
     eval_cloned_episodes_per_family: int | None = Field(None, ge=0)
     """Number of held-out episodes per family of the cloned policy. None: as in the last evaluation. 0: this evaluation is
     skipped."""
-    eval_split: Literal["evaluation", "tuning"] = "evaluation"
+    eval_split: Literal["evaluation", "tuning", "demonstration"] = "evaluation"
     """Seeds that evaluations play. `evaluation`: the held-out seeds. `tuning`: `tasks.tuning_seeds`, while settings are being
-    chosen."""
+    chosen. `demonstration`: `tasks.demonstration_seeds`, so that successes can become demonstrations (`computerrl record`); only
+    in a run that trains nothing, such as `computerrl eval`."""
     eval_rollouts_per_task: int = Field(1, ge=1, le=256)
     """Number of rollouts of each evaluated instance. More than one gives pass@k (`computerrl eval`), at a temperature above
     0."""

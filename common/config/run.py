@@ -85,9 +85,9 @@ class TasksConfig(Section):
     """Half-open range of seeds for choosing settings. They are evaluated in place of the held-out ones with
     `learner.recipe.eval_split: tuning`."""
     recordings: Place | None = None
-    """Folder of demonstrations that people recorded (`computerrl desktop`). They are replayed on desktops for behaviour
-    cloning. A recording takes the place of the scripted demonstration of the same instance. None: there are no recordings. Read
-    by learner and env_server."""
+    """Folder of demonstrations that a person recorded (`computerrl desktop`), or that were made of an evaluation's successes
+    (`computerrl record`). They are replayed on desktops for behaviour cloning. A recording takes the place of the scripted
+    demonstration of the same instance. None: there are no recordings. Read by learner and env_server."""
 
     osworld: Place | None = None
     """Folder of OSWorld or OfficeWorld task files (docs/osworld.md). Each task that can run here becomes a family
@@ -306,19 +306,34 @@ def _combination_problems(config: RunConfig) -> list[Problem]:
                 "lower num_minibatches or raise groups_per_batch",
             )
         )
+    problems.extend(_split_problems(config))
     problems.extend(_staleness_problems(config))
     return problems
 
 
+def _split_problems(config: RunConfig) -> list[Problem]:
+    if config.learner.recipe.eval_split != "demonstration" or not _trains(config):
+        return []
+    step = "use evaluation or tuning here, and --set learner.recipe.eval_split=demonstration with computerrl eval"
+    reason = "demonstration, in a run that trains: it would be measured on tasks that it was shown"
+    return [Problem("learner.recipe.eval_split", reason, step)]
+
+
+def _trains(config: RunConfig) -> bool:
+    """Whether the recipe trains anything, by cloning or by RL."""
+    recipe = config.learner.recipe
+    clones = recipe.demos_per_family > 0 or any(recipe.demos_of_family.values()) or recipe.specialists
+    return recipe.max_updates > 0 or bool(clones) or config.tasks.recordings is not None
+
+
 def _endpoint_problems(config: RunConfig) -> list[Problem]:
     """Problems of the engines `endpoint` and `agent`: one without its settings, or in a run that trains."""
-    recipe, agent = config.learner.recipe, config.actor.agent
+    agent = config.actor.agent
     if config.actor.engine == "agent" and agent is None:
         return [Problem("actor.agent", "is missing, and actor.engine is agent", "set actor.agent.kind")]
     if agent is not None and config.actor.engine == "endpoint":
-        return [
-            Problem("actor.agent", "plays with its own model or the run's policy, not with actor.engine endpoint", "use agent")
-        ]
+        reason = "plays with a model of its own or the run's policy, not with actor.engine endpoint"
+        return [Problem("actor.agent", reason, "use actor.engine: agent, or leave it out")]
     if agent is not None and config.actor.engine != "agent":
         return _trained_agent_problems(config, agent)
     asks = config.actor.engine == "endpoint" or (agent is not None and agent.is_service)
@@ -328,8 +343,7 @@ def _endpoint_problems(config: RunConfig) -> list[Problem]:
         return [Problem("actor.endpoint", reason, step)]
     if config.actor.served_at is None:
         return []
-    trains = recipe.max_updates > 0 or recipe.demos_per_family > 0 or any(recipe.demos_of_family.values()) or recipe.specialists
-    if trains or config.tasks.recordings is not None:
+    if _trains(config):
         step = "use computerrl eval with --endpoint or --agent, or another engine"
         reason = "a model that is not ours takes no weights, so the run can only evaluate"
         if config.actor.endpoint is not None and config.actor.endpoint.mode == "chat":

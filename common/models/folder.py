@@ -57,12 +57,12 @@ def is_model_folder(path: Path, *, weights: bool = True) -> bool:
 
 def has_vision_tower(folder: Path) -> bool:
     """Whether the model in ``folder`` takes images. False where there is no model, which `check_model_folder` reports."""
-    return "vision_config" in (_read_json(folder / "config.json") or {})
+    return "vision_config" in (read_json(folder / "config.json") or {})
 
 
 def image_token_id(folder: Path) -> int | None:
     """The token that stands for a piece of an image, by config.json in ``folder``; None: it names none."""
-    tree = _read_json(folder / "config.json") or {}
+    tree = read_json(folder / "config.json") or {}
     token = tree.get("image_token_id")
     return token if type(token) is int and token >= 0 else None
 
@@ -70,7 +70,7 @@ def image_token_id(folder: Path) -> int | None:
 def named_image_token(folder: Path) -> str | None:
     """Text of the image token by the files of the processor and tokenizer in ``folder``; None: they name none."""
     for file in ("processor_config.json", "tokenizer_config.json"):
-        tree = _read_json(folder / file) or {}
+        tree = read_json(folder / file) or {}
         extra = tree.get("extra_special_tokens")
         for named in (tree.get("image_token"), extra.get("image_token") if isinstance(extra, dict) else None):
             text = named.get("content") if isinstance(named, dict) else named
@@ -160,7 +160,7 @@ def named_end_tokens(path: Path) -> list[int]:
     """Ids of the tokens that end a text or a turn by generation_config.json and config.json, each once; of those that the model
     has."""
     named: list[Any] = []
-    for tree in (_read_json(path / "generation_config.json") or {}, _read_json(path / "config.json") or {}, _text_settings(path)):
+    for tree in (read_json(path / "generation_config.json") or {}, read_json(path / "config.json") or {}, _text_settings(path)):
         found = tree.get("eos_token_id")
         named.extend(found if isinstance(found, list) else [found])
     size = vocabulary_size(path) or _MAX_TOKENS
@@ -169,7 +169,7 @@ def named_end_tokens(path: Path) -> list[int]:
 
 def _text_settings(path: Path) -> dict[str, Any]:
     """config.json's settings of the language model, which has a section of its own where the model takes pictures as well."""
-    tree = _read_json(path / "config.json") or {}
+    tree = read_json(path / "config.json") or {}
     text = tree.get("text_config")
     return text if isinstance(text, dict) else tree
 
@@ -266,7 +266,7 @@ def pointer_problems(path: Path, *, weights: bool = False) -> list[tuple[str, st
 
 
 def _config_problems(path: Path) -> list[tuple[str, str]]:
-    tree = _read_json(path / "config.json")
+    tree = read_json(path / "config.json")
     if tree is None:
         return [(f"{str(path)!r} holds no readable config.json", "save the model with save_pretrained() into that folder")]
     if not tree.get("model_type"):
@@ -297,7 +297,8 @@ def _filled(path: Path) -> bool:
     return path.is_file() and path.stat().st_size > 0
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The JSON object in file ``path``; None where there is none that can be read."""
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

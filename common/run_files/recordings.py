@@ -1,7 +1,8 @@
-"""Demonstrations that people recorded: files ``<family>-<seed>.json`` in one folder (`tasks.recordings`), one per task instance.
+"""Recorded demonstrations: files ``<family>-<seed>.json`` in one folder (`tasks.recordings`), one per task instance.
 
-Written by the desktop page (`env_server.live`), replayed on desktops by `env_server.serving.replay`, counted by the learner's
-recipe. What a policy is trained on is never read from these files: a replay makes it anew, with the prompt of that run.
+Written by the desktop page (`env_server.live`) for a person, and by `computerrl record` for the successes of an evaluation;
+replayed on desktops by `env_server.serving.replay`, counted by the learner's recipe. What a policy is trained on is never read
+from these files: a replay makes it anew, with the prompt of that run.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class RecordedTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The element that an action named, so that it is found again where it has another number."""
 
     role: str
+    """Role of the element. Empty: an agent's episode, which keeps no elements; then it is any element with the text."""
     text: str
+    """Text of the element. Without a role, empty: the agent gave a number, and the element is found by its place alone."""
     x: int
     y: int
     """Centre, screen pixels."""
@@ -42,12 +45,27 @@ class RecordedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     targets: dict[str, RecordedTarget]
     """Parameter of the action (`target`, `source`) -> element; without those given as pixels."""
     observation: Observation
+    """State of the desktop. Of an agent's episode only the size of the screen is known."""
     picture: str
-    """The screen as WebP, base64; empty: none was taken. For people (`computerrl replay FILE`); replays on desktops do not read
-    it."""
+    """The screen as WebP, or as the agent's run stored it, base64; empty: none was taken. For people (`computerrl replay FILE`);
+    replays on desktops do not read it."""
     pointed: tuple[int, ...] = ()
-    """Pixels at which the person pointed: x, y, or x, y of both ends of a drag. Empty: the action was typed, or pointed at
+    """Pixels at which the action pointed: x, y, or x, y of both ends of a drag. Empty: the action was typed, or pointed at
     nothing."""
+
+
+class RecordedFrom(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Episode of an evaluation that became a demonstration."""
+
+    agent: str
+    """Kind of the agent that played (`actor.agent.kind`); empty: a policy in prompts and engine of a run."""
+    model: str
+    """Name of the model, or run and checkpoint of its weights."""
+    endpoint: str
+    """Address of the server that held the model; empty: there was none."""
+    run: str
+    """Name of the run folder."""
+    trajectory_id: str
 
 
 class Recording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,11 +75,14 @@ class Recording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     task: TaskRef
     instruction: str
     steps: tuple[RecordedStep, ...]
-    """Those that could be done; ends with `done()` unless the task finished itself."""
+    """Those that could be done. A person's end with `done()` unless the task finished itself; a replay says it after the last
+    step in any case."""
     recorded_at: float
-    """Unix seconds."""
+    """Unix seconds; start of the episode of an agent."""
     desktop: str
     """Driver and image it was recorded on."""
+    source: RecordedFrom | None = None
+    """Episode that it was made from. None: a person recorded it."""
 
 
 _DECODER = msgspec.json.Decoder(Recording)
@@ -107,7 +128,7 @@ def find_recording(tasks: TasksConfig, task: TaskRef) -> Recording | None:
 
 
 def recorded_seeds(tasks: TasksConfig, families: Sequence[str]) -> dict[str, list[int]]:
-    """Family -> seeds that people demonstrated, for those of ``families`` that have any; told from the files' names."""
+    """Family -> seeds of recordings, for those of ``families`` that have any; told from the files' names."""
     found: dict[str, list[int]] = {}
     if tasks.recordings is None:
         return found
@@ -125,7 +146,7 @@ def recording_problems(tasks: TasksConfig, families: Sequence[str]) -> list[Prob
     folder = Path(tasks.recordings)
     if not os.path.isdir(folder):
         reason = f"there is no folder {tasks.recordings!r:.200}"
-        return [Problem(_FIELD, reason, "record with `computerrl desktop`, or leave it out")]
+        return [Problem(_FIELD, reason, "record with `computerrl desktop` or `computerrl record`, or leave it out")]
     problems = []
     for path in sorted(folder.glob("*.json")):
         match = _FILE_NAME.fullmatch(path.name)

@@ -1,10 +1,10 @@
-"""A person's recorded demonstration as a task's demonstrator: the same actions, on a real desktop, in the run's action format.
+"""A recorded demonstration as a task's demonstrator: the same actions, on a real desktop, in the run's action format.
 
-Elements are found again by role, text and position, and named as any demonstrator names them
-(`env_server.tasks.targets.name_of`): their numbers may differ. Where an element is missing, the replay waits a step or two, then
-returns the recorded action. That action fails, the episode is judged like any other, and the learner leaves failed demonstrations
-out. For a policy that sees images, an action goes to the pixel at which the person pointed; where its element has moved, to the
-same place in the element.
+Elements are found again by role, text and position (those of an agent's episode by text, or by position alone), and named as any
+demonstrator names them (`env_server.tasks.targets.name_of`): their numbers may differ. Where an element is missing, the replay
+waits a step or two, then returns the recorded action. That action fails, the episode is judged like any other, and the learner
+leaves failed demonstrations out. For a policy that sees images, an action goes to the pixel at which it pointed; where its
+element has moved, to the same place in the element.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from computerrl.common import log
 from computerrl.common.actions import parse_action
+from computerrl.common.actions.targets import element_at, plain
 from computerrl.common.config import TasksConfig
 from computerrl.common.messages import Action, Element, Observation, TaskRef
 from computerrl.common.run_files.recordings import RecordedStep, RecordedTarget, Recording, find_recording
@@ -118,11 +119,24 @@ def _within(shift: int, size: int) -> int:
 
 
 def _find(elements: Sequence[Element], target: RecordedTarget) -> Element | None:
+    if not target.role:
+        return _find_without_role(elements, target)
     same = [element for element in elements if (element.role, element.text.strip()) == (target.role, target.text.strip())]
     nearest = min(same, key=lambda element: _distance(element, target), default=None)
     if nearest is None or (not target.text.strip() and _distance(nearest, target) > MAX_SHIFT):
         return None
     return nearest
+
+
+def _find_without_role(elements: Sequence[Element], target: RecordedTarget) -> Element | None:
+    """The element with the target's text, as `find_target` would take it, the nearest of several; without a text the one whose
+    centre is at the target's place, else the smallest that holds it."""
+    if not target.text:
+        centred = next((element for element in elements if _distance(element, target) == 0), None)
+        return centred or element_at(elements, target.x, target.y)
+    named = [element for element in elements if plain(element.text) == plain(target.text)]
+    operable = [element for element in named if not element.is_plain_text] or named
+    return min(operable, key=lambda element: _distance(element, target), default=None)
 
 
 def _distance(element: Element, target: RecordedTarget) -> int:

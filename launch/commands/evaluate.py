@@ -1,4 +1,4 @@
-"""`computerrl eval`: its options, and what it teaches."""
+"""`computerrl eval` and `computerrl record`: their options, and what they teach."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from computerrl.launch.commands.options import SET, ConfigFile, Number
+from computerrl.launch.commands.options import SET, ConfigFile, Number, Run
 
 
 @click.command("eval", short_help="Evaluate a checkpoint on held-out tasks.")
@@ -62,3 +62,30 @@ def evaluation(source: str, families: str | None, overrides: tuple[str, ...], *,
     chosen = tuple(families.split(",")) if families is not None else None
     wish = Wish(source, families=chosen, overrides=overrides, **wishes)
     sys.exit((evaluate if wish.grounding is None else evaluate_grounding)(wish, as_json=as_json))
+
+
+@click.command(short_help="Write the successes of an evaluation as demonstrations.")
+@click.argument("run", type=Run(), metavar="RUN")
+@click.argument("out", type=click.Path(path_type=Path), metavar="OUT_FOLDER")
+def record(run: Path, out: Path) -> None:
+    """Write the successful episodes of an evaluation as demonstrations, which another run clones.
+
+    RUN is an evaluation on demonstration seeds, of an agent (docs/agents.md) or of a checkpoint. Episodes of other seeds are left
+    out: nothing is ever trained on held-out tasks. Of each task instance the shortest success is kept; each file names agent,
+    model, run and episode. OUT_FOLDER may hold recordings already, those of people among them. The episodes that were not
+    recorded are counted by reason.
+
+    Exit code 0: OUT_FOLDER holds demonstrations of RUN. 1: no episode was fit.
+
+    \b
+    computerrl eval latest --set learner.recipe.eval_split=demonstration
+    computerrl record eval-theirs demonstrations
+    computerrl train quickstart tasks.recordings=demonstrations
+    computerrl replay demonstrations/calc-type-cell-11.json
+    """
+    from computerrl.launch.run import record as recording
+
+    found = recording.record(run, out)
+    for line in recording.summary_of(found, out):
+        click.echo(line)
+    sys.exit(0 if found.paths or found.refused["already_recorded"] else 1)

@@ -19,7 +19,7 @@ from computerrl.launch.commands import cluster as cli_cluster
 from computerrl.launch.commands import roles as cli_roles
 from computerrl.launch.commands import watch as cli_watch
 from computerrl.launch.commands.config import show_config
-from computerrl.launch.commands.evaluate import evaluation
+from computerrl.launch.commands.evaluate import evaluation, record
 from computerrl.launch.commands.options import (
     ConfigFile,
     Host,
@@ -389,7 +389,7 @@ def setup(config: Path | None, image: str | None, mirror: str | None, *, downloa
 
 
 cli.add_section("This machine", (setup, doctor, desktop, serve_desktops))
-cli.add_section("Runs", (train, show_config, evaluation, export, tasks))
+cli.add_section("Runs", (train, show_config, evaluation, record, export, tasks))
 cli.add_section("Watching and controlling a run", cli_watch.COMMANDS)
 cli.add_section("Several machines", cli_cluster.COMMANDS)
 cli.add_section("Measuring", (bench, study, simulate))

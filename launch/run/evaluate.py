@@ -243,15 +243,14 @@ def write_evaluation(folder: Path) -> dict[str, Any]:
     episodes = latest_of_each(read_json_lines(RunFolder(folder).episodes_path))
     figures = {
         "name": folder.name,
-        "model": evaluated_model(folder) or config["model"]["name"],
-        "endpoint": (config["actor"].get("endpoint") or {}).get("url"),
-        "agent": (config["actor"].get("agent") or {}).get("kind"),
+        **player_of(folder, config),
+        "split": recipe["eval_split"],
         "temperature": recipe["eval_temperature"],
         "rollouts_per_task": recipe["eval_rollouts_per_task"],
         **evaluation_figures(count_results(episodes), rollouts_per_task=recipe["eval_rollouts_per_task"]),
     }
     if config["actor"].get("agent"):
-        figures |= {"model": _agent_name(config["actor"]), "usage": count_usage(episodes, config["actor"]["agent"])}
+        figures |= {"usage": count_usage(episodes, config["actor"]["agent"])}
     write_atomically(folder / FIGURES_FILE, json.dumps(figures, indent=2).encode())
     known = {name: found["pass@1"] for name, found in figures["families"].items() if found["pass@1"]["mean"] is not None}
     rows = [(name, one["mean"], one["low"], one["high"]) for name, one in known.items()]
@@ -263,6 +262,14 @@ def write_evaluation(folder: Path) -> dict[str, Any]:
     )
     write_atomically(folder / PAGE_FILE, page.encode())
     return figures
+
+
+def player_of(folder: Path, config: Mapping[str, Any]) -> dict[str, str | None]:
+    """Model, endpoint and agent that played in run ``folder`` with ``config``; None: there was no server, no agent."""
+    actor = config["actor"]
+    endpoint, agent = (actor.get("endpoint") or {}).get("url"), (actor.get("agent") or {}).get("kind")
+    model = _agent_name(actor) if agent else evaluated_model(folder) or config["model"]["name"]
+    return {"model": model, "endpoint": endpoint, "agent": agent}
 
 
 def evaluated_model(folder: Path) -> str:
@@ -309,7 +316,8 @@ def table_of(figures: Mapping[str, Any]) -> str:
     for family, found in (*figures["families"].items(), ("all", figures["all"])):
         cells = "".join(f"{_cell(found[name]):>24}" for name in names)
         lines.append(f"{family:28} {found['num_tasks']:6} {found['num_rollouts']:9}{cells}")
-    return "\n".join([*lines, *_usage_lines(figures.get("usage"))])
+    split = [] if figures["split"] == "evaluation" else [f"played on {figures['split']} seeds: these tasks are not held out"]
+    return "\n".join([*lines, *_usage_lines(figures.get("usage")), *split])
 
 
 def _usage_lines(usage: Mapping[str, Any] | None) -> list[str]:

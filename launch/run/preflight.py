@@ -157,7 +157,9 @@ def check_families(config: RunConfig, _machine: Machine) -> list[Finding]:
 
 
 def check_algorithm(config: RunConfig, _machine: Machine) -> list[Finding]:
-    """An algorithm that does not exist, options that it does not know, families that it cannot be used on."""
+    """An algorithm that does not exist, options that it does not know, families that it cannot be used on, a teacher that cannot
+    judge the policy's tokens."""
+    from computerrl.common.models.teacher import teacher_problems
     from computerrl.env_server.client import family_names, without_demonstrator
     from computerrl.learner.algorithms import WantsGuidance, make_algorithm
 
@@ -167,6 +169,8 @@ def check_algorithm(config: RunConfig, _machine: Machine) -> list[Finding]:
     except ConfigError as error:
         mine = [problem for problem in error.problems if problem.field.startswith("learner.algorithm")]
         return [Finding(ConfigError, _about_configs(problem, config)) for problem in mine]  # check_families reports the others
+    if "reference_logprobs" in algorithm.needs and (unfit := teacher_problems(config)):
+        return [Finding(ConfigError, problem) for problem in unfit]
     if not isinstance(algorithm, WantsGuidance):
         return []
     lacking = without_demonstrator(config, names)

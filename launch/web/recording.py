@@ -1,4 +1,4 @@
-"""A demonstration that a person recorded (`computerrl desktop`), as a page like that of an episode."""
+"""A recorded demonstration (`computerrl desktop`, `computerrl record`), as a page like that of an episode."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ def recording_page(path: Path, *, is_linked: bool = False) -> str:
         recording = read_recording(path)
         pictures = {str(number): _picture(step) for number, step in enumerate(recording.steps)}
     except (ValueError, OSError) as error:
-        step = "give a file that `computerrl desktop` has saved"
+        step = "give a file that `computerrl desktop` or `computerrl record` has written"
         raise ConfigError([Problem("RUN", f"{str(path)!r:.200} {error}", step)]) from None
+    source = recording.source
     episode = {
         "trajectory_id": recording.task.task_id,
         "family": recording.task.family,
@@ -27,8 +28,8 @@ def recording_page(path: Path, *, is_linked: bool = False) -> str:
         "instruction": recording.instruction,
         "reward": None,
         "success": True,
-        "end_reason": "recorded by a person",
-        "actor": recording.desktop,
+        "end_reason": "recorded by a person" if source is None else f"recorded from {source.trajectory_id} of {source.run}",
+        "actor": recording.desktop if source is None else " ".join(filter(None, (source.agent, source.model))),
         "steps": [_step(number, step) for number, step in enumerate(recording.steps)],
         "final_screenshot": None,
     }

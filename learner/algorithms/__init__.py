@@ -93,6 +93,7 @@ ALGORITHMS: dict[str, str] = {
     "digirl": "computerrl.learner.algorithms.digirl:DigiRL",
     "grounding": "computerrl.learner.algorithms.grounding:Grounding",
     "vcpo": "computerrl.learner.algorithms.vcpo:VCPO",
+    "distillation": "computerrl.learner.algorithms.distillation:Distillation",
 }
 """Name -> `module:Class`."""
 

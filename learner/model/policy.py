@@ -130,7 +130,8 @@ class Policy:
         return int(self._model.get_input_embeddings().num_embeddings)
 
     def _is_top(self, parameter: torch.nn.Parameter) -> bool:
-        top = [*self._layers[self._first_trained :], self._base.norm]
+        layers = self._layers[self._first_trained :]
+        top = [*layers, self._base.norm] if len(layers) else []
         return any(parameter is candidate for module in top for candidate in module.parameters())
 
     @property
@@ -286,7 +287,8 @@ def load_policy(config: RunConfig, *, make: Callable[..., Policy] = Policy, rank
     """Load the configured model onto the configured device and check that it computes what the model itself does.
 
     ``make`` has the arguments of `Policy`; another than that puts the model onto its device itself (`learner.model.sharding`).
-    ``ranks``: all of them call it.
+    ``ranks``: all of them call it. `model.trainable_top_layers` 0, which no file of a configuration may have, loads a frozen
+    model (`learner.training.teacher`).
 
     Raises `ConfigError` when the folder is no model or its architecture is none of those that can be run layer by layer.
     """
@@ -294,7 +296,9 @@ def load_policy(config: RunConfig, *, make: Callable[..., Policy] = Policy, rank
     device = choose_device(config.learner.device)
     if device.type == "cpu" and config.learner.num_threads is not None:
         torch.set_num_threads(max(1, config.learner.num_threads // config.learner.num_ranks))
-    recomputation = agreed_recomputation(config, device=device, ranks=ranks)
+    # A frozen model has no gradients for which anything is computed again.
+    is_frozen = config.model.trainable_top_layers == 0
+    recomputation: Recomputation = "none" if is_frozen else agreed_recomputation(config, device=device, ranks=ranks)
     os.environ["HF_HUB_OFFLINE"] = "1"
     import transformers
 

@@ -54,9 +54,18 @@ class Passes:
     """Runs the packs of a batch through policy and value head."""
 
     def __init__(
-        self, policy: Policy, algorithm: Algorithm, value_head: ValueHead | None, *, ranks: Ranks, max_pack_tokens: int
+        self,
+        policy: Policy,
+        algorithm: Algorithm,
+        value_head: ValueHead | None,
+        *,
+        ranks: Ranks,
+        max_pack_tokens: int,
+        teacher: Policy | None = None,
     ) -> None:
+        """``teacher``: frozen model that is the reference policy, whole on each rank; None: a copy of the policy is."""
         self._policy = policy
+        self._teacher = teacher
         self._algorithm = algorithm
         self._value_head = value_head
         self._ranks = ranks
@@ -122,7 +131,10 @@ class Passes:
     def fill_in(self, minibatches: Sequence[Sequence[PackPass]], *, reference: Mapping[str, torch.Tensor]) -> None:
         """Do the extra forward passes that the algorithm needs. In the first minibatch the weights are still those of the
         start of the update, so its own training pass gives the proximal log-probs; a first look has seen those of all."""
-        if "reference_logprobs" in self._algorithm.needs:
+        if self._teacher is not None:
+            for item in _flat(minibatches):
+                item.reference_logprobs_M = self._logprobs_of_teacher(self._teacher, item)
+        elif "reference_logprobs" in self._algorithm.needs:
             with self._policy.weights.replaced_by(reference):
                 for item in _flat(minibatches):
                     item.reference_logprobs_M = self.logprobs(item)
@@ -137,6 +149,14 @@ class Passes:
         if item.hidden is None:
             item.hidden = self._policy.frozen_hidden(item.pack, item.tensors)
         return _logprobs_of(self._forward(item), item.tensors)
+
+    @torch.no_grad()
+    def _logprobs_of_teacher(self, teacher: Policy, item: PackPass) -> torch.Tensor | None:
+        """[M] log-probs of the pass's action tokens under ``teacher``; None for an idle pass, as no other rank takes part."""
+        if item.idle:
+            return None
+        tensors = teacher.tensors(item.pack)
+        return _logprobs_of(teacher.forward(item.pack, temperature=self._algorithm.temperature, tensors=tensors), tensors)
 
     def accumulate(self, item: PackPass, *, scale: float, totals: Totals, samples: EffectiveSamples) -> SeenPass | None:
         """Forward and backward pass with ``scale`` times the algorithm's loss. The loss in the result is not scaled; None when

@@ -31,10 +31,13 @@ from computerrl.learner.poison import StepCheck
 from computerrl.learner.training.guards import EffectiveSamples, LogprobGap
 from computerrl.learner.training.optimizer import PolicyOptimizer
 from computerrl.learner.training.passes import Passes
+from computerrl.learner.training.teacher import check_teacher, digest_tensor, load_teacher
 from computerrl.learner.training.totals import Totals
 
 _HEAD = "value_head/"
 """Prefix of the value head's tensors in a state."""
+_TEACHER = "teacher/digest"
+"""Name of the digest of the teacher's folder in a state; the teacher itself is not in it."""
 
 
 class Trainer:
@@ -54,14 +57,21 @@ class Trainer:
         self._value_head: ValueHead | None = None
         if isinstance(self.algorithm, LearnsValues):
             self._value_head = ValueHead(policy.hidden_size, lr=self.algorithm.value_lr, device=policy.device)
-        self.passes = Passes(policy, self.algorithm, self._value_head, ranks=ranks, max_pack_tokens=config.max_pack_tokens)
+        self._teacher = load_teacher(config) if "reference_logprobs" in self.algorithm.needs else None
+        self.passes = Passes(
+            policy,
+            self.algorithm,
+            self._value_head,
+            ranks=ranks,
+            max_pack_tokens=config.max_pack_tokens,
+            teacher=self._teacher,
+        )
         dumps = RunFolder(config.folder).dumps
         self.optimizer = PolicyOptimizer(
             learner, policy.weights, self._value_head, ranks=ranks, dumps=dumps, tower_names=policy.tower_names
         )
         self._reference: dict[str, torch.Tensor] = {}
-        if "reference_logprobs" in self.algorithm.needs:
-            self.set_reference()
+        self.set_reference()
 
     @property
     def vocabulary_size(self) -> int:
@@ -186,8 +196,8 @@ class Trainer:
         self.optimizer.change_objective(lr)
 
     def set_reference(self) -> None:
-        """The present weights become the reference of the KL term, when the algorithm has one."""
-        if "reference_logprobs" in self.algorithm.needs:
+        """The present weights become the reference of the KL term, when the algorithm has one and no teacher is it."""
+        if self._teacher is None and "reference_logprobs" in self.algorithm.needs:
             self.revision += 1
             self._reference = self.policy.weights.copy()
 
@@ -201,13 +211,16 @@ class Trainer:
         state["trainer/torch_rng"] = torch.get_rng_state()
         for name, tensor in self._reference.items():
             state[f"reference/{name}"] = tensor
+        if self._teacher is not None:
+            state[_TEACHER] = digest_tensor(self._teacher.folder)
         if self._value_head is not None:
             state |= {f"{_HEAD}{name}": tensor for name, tensor in self._value_head.state_dict().items()}
         return state
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Continue exactly where `state_dict` was taken, on however many ranks. Raises `ValueError` when it is of another model.
+        """Continue exactly where `state_dict` was taken, on however many ranks. Raises `ValueError` when it is of another model,
+        and `ConfigError` when it was trained with another teacher.
 
         Reads every tensor once, in the same order on all ranks: reading one may be a collective.
         """
@@ -223,6 +236,8 @@ class Trainer:
         self._reference = {
             name: shard(f"reference/{name}", master) for name, master in weights.masters.items() if f"reference/{name}" in state
         }
+        if self._teacher is not None and _TEACHER in state:
+            check_teacher(self._teacher.folder, state[_TEACHER])
         if self._value_head is not None:
             of_head = {name.removeprefix(_HEAD): state[name].to(self.policy.device) for name in state if name.startswith(_HEAD)}
             self._value_head.load_state_dict(of_head)

@@ -25,7 +25,7 @@ from computerrl.learner.supervised.pool import pack_run
 from computerrl.learner.training import rank_processes, ranked_trainer
 from computerrl.learner.training.ranked_trainer import RankedTrainer
 from tests.support.data import vision_data
-from tests.support.data.trainer_data import make_step, random_groups
+from tests.support.data.trainer_data import NEEDED_OPTIONS, make_step, random_groups
 from tests.unit.learner.training.test_trainer_updates import on_policy_batch, plain_model
 
 TIMINGS = {"train_s", "trained_tokens_per_s"}
@@ -38,8 +38,8 @@ NOISE_ATOL = 5e-5
 def make_config(
     tmp_path: Path, *, num_ranks: int, top_layers: int | None = 2, dtype: str = "float32", **learner: Any
 ) -> RunConfig:
-    options = learner.pop("options", {"kl_beta": 0.01})
     name = learner.pop("algorithm", "grpo")
+    options = learner.pop("options", NEEDED_OPTIONS.get(name, {"kl_beta": 0.01}))
     config = RunConfig(
         name=f"ranks-{num_ranks}",
         run_dir=str(tmp_path),
@@ -184,9 +184,9 @@ def test_two_ranks_train_to_the_same_weights_as_one(tmp_path: Path, pair: Pair) 
 
 
 @pytest.mark.release
-@pytest.mark.parametrize(("top_layers", "algorithm"), [(None, "grpo"), (2, "ppo"), (2, "vcpo")])
+@pytest.mark.parametrize(("top_layers", "algorithm"), [(None, "grpo"), (2, "ppo"), (2, "vcpo"), (2, "distillation")])
 def test_two_ranks_train_to_the_same_weights_as_one_in_other_ways(tmp_path: Path, top_layers: int | None, algorithm: str) -> None:
-    """With ppo a value head and a first look besides, with vcpo norms of gradients."""
+    """With ppo a value head and a first look besides, with vcpo norms of gradients, with distillation a teacher on each rank."""
     found = {}
     for num_ranks in (1, 2):
         config = make_config(tmp_path, num_ranks=num_ranks, top_layers=top_layers, num_minibatches=2, algorithm=algorithm)

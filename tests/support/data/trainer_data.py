@@ -8,6 +8,9 @@ import numpy as np
 
 from computerrl.common.messages import Step, StepTiming, TaskRef, Trajectory, TrajectoryGroup
 
+NEEDED_OPTIONS = {"distillation": {"teacher": "tiny-random"}}
+"""Algorithm -> options without which it cannot be made."""
+
 
 def make_step(
     prompt: Sequence[int],

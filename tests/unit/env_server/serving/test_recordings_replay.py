@@ -129,6 +129,27 @@ def test_replay_by_pixels_acts_where_the_person_pointed_in_the_element_of_now() 
     assert acted(text='click("Ana")', pointed=(46, 44), target=ANA) == "wait()", "the element is missing"
 
 
+def test_replay_of_an_agents_episode_finds_elements_by_text_or_by_place() -> None:
+    def acted(target: RecordedTarget, *elements: Element, text: str = "click(7)", by_pixels: bool = False) -> str:
+        recording = make_recording(replace(make_step(text, target=target), pointed=(target.x, target.y)))
+        return render_action(next_action(recording, "do it", make_observation(*elements), (), by_pixels=by_pixels))
+
+    def element(number: int, text: str, x: int, y: int, size: int, role: str = "button") -> Element:
+        return Element(number, role, text, x, y, size, size, ())
+
+    panel, ana, bob = element(1, "", 100, 100, 200), element(2, "Ana", 40, 50, 20), element(3, "Bob", 44, 50, 20)
+    by_place = RecordedTarget("", "", 40, 50)
+    assert acted(by_place, panel, bob, ana) == 'click("Ana")', "the element whose centre is there"
+    assert acted(by_place, panel, bob) == 'click("Bob")', "else the smallest that holds the place"
+    assert acted(by_place, element(2, "", 40, 50, 20)) == "click(2)"
+    assert acted(by_place, panel, ana, by_pixels=True) == "click(40, 50)"
+    assert acted(by_place, element(4, "Cy", 400, 50, 20)) == "wait()", "there is none"
+    by_text = RecordedTarget("", "Save  as", 40, 50)
+    label, near = element(5, "Save as", 40, 50, 20, role="static"), element(6, "Save as", 60, 50, 20)
+    assert acted(by_text, label, near, element(7, "Save as", 300, 50, 20)) == "click(6)", "what can be operated, the nearer one"
+    assert acted(by_text, label, text='click("Save as")') == 'click("Save as")'
+
+
 def test_replay_of_an_instance_that_asks_for_something_else_is_given_up() -> None:
     assert replay(instruction="do that") == "fail()"
 

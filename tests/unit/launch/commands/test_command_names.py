@@ -44,6 +44,7 @@ WRONG_NAMES = [
     ["eval", "org/model"],
     ["eval", "x", "--config", "nope"],
     ["export", "nope", "out"],
+    ["record", "nope", "out"],
     ["status", "nope"],
     ["dashboard", "nope"],
     ["replay", "nope"],

@@ -176,10 +176,11 @@ BOOKS = """
 import hashlib
 from computerrl.common.config import AlgorithmConfig, LearnerConfig
 from computerrl.learner.algorithms import ALGORITHMS, PolicyAges, make_algorithm
-from tests.support.data.trainer_data import random_groups
+from tests.support.data.trainer_data import NEEDED_OPTIONS, random_groups
 found = hashlib.sha256()
 for name in ALGORITHMS:
-    algorithm = make_algorithm(LearnerConfig(algorithm=AlgorithmConfig(name=name)), seed=3)
+    config = AlgorithmConfig(name=name, options=NEEDED_OPTIONS.get(name, {}))
+    algorithm = make_algorithm(LearnerConfig(algorithm=config), seed=3)
     for version in range(3):
         groups = random_groups(num_groups=9, size=8)[3 * version : 3 * version + 3]
         batch = algorithm.prepare(groups, ages=PolicyAges(version))

@@ -164,6 +164,7 @@ EXPECTED = {
     "agentrl": (by_family, per_group),
     "cispo": (standardised, per_token),
     "dapo": (standardised, per_token),
+    "distillation": (each_group(lambda group: [1.0] * len(rows_of([group]))), per_token),
     "dr_grpo": (each_group(centred), constant),
     "m_grpo": (each_group(of_trajectories), per_trajectory),
     "rebn": (returns, per_group),

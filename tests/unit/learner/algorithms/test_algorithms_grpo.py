@@ -15,7 +15,7 @@ from computerrl.common.config import AlgorithmConfig, LearnerConfig, load_config
 from computerrl.common.errors import ConfigError
 from computerrl.learner.algorithms import ALGORITHMS, LossBatch, PolicyAges, PolicyOutputs, TrainBatch, make_algorithm
 from computerrl.learner.algorithms.grpo import GRPO
-from tests.support.data.trainer_data import make_group, make_step, random_groups
+from tests.support.data.trainer_data import NEEDED_OPTIONS, make_group, make_step, random_groups
 
 CONFIGS = Path(__file__).resolve().parents[4] / "configs"
 
@@ -127,8 +127,9 @@ def test_loss_random_tokens_equals_slow_numpy(options: dict[str, Any]) -> None:
         assert grpo(**options).loss(outputs, batch).loss.item() == pytest.approx(expected, rel=1e-9)
 
 
-OWN_FORMULAS = {"digirl", "vtrace"}
-"""Which have other terms than GRPO's: against slow numpy in test_algorithms_values.py, as the values of all that learn some."""
+OWN_FORMULAS = {"digirl", "vtrace", "distillation"}
+"""Which have other terms than GRPO's: against slow numpy in test_algorithms_values.py, as the values of all that learn some, and
+in test_teacher.py."""
 CONFIGURED = [path for path in sorted((CONFIGS / "algorithms").glob("*.yaml")) if path.stem not in OWN_FORMULAS]
 
 
@@ -307,7 +308,7 @@ def test_needs_extra_passes_only_where_the_options_use_them() -> None:
 
 def test_registry_every_name_makes_an_algorithm() -> None:
     for name in ALGORITHMS:
-        made = make_algorithm(LearnerConfig(algorithm=AlgorithmConfig(name=name)))
+        made = make_algorithm(LearnerConfig(algorithm=AlgorithmConfig(name=name, options=NEEDED_OPTIONS.get(name, {}))))
         assert made.temperature > 0
 
 

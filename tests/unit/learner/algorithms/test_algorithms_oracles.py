@@ -180,6 +180,18 @@ def dppo_tv(limit: float) -> Formula:
     return term
 
 
+def distilled(low: float, high: float) -> Formula:
+    """Thinking Machines Lab, "On-Policy Distillation" (2025): the advantage of a token is the teacher's log-prob minus the
+    policy's; here in PPO's objective."""
+
+    def term(i: int, tokens: list[Token]) -> Scalar:
+        token = tokens[i]
+        advantage = token.advantage * limited(token.reference - token.old)
+        return ppo_clip(low, high)(i, [*tokens[:i], dataclasses.replace(token, advantage=advantage), *tokens[i + 1 :]])
+
+    return term
+
+
 def likelihood(i: int, tokens: list[Token]) -> Scalar:
     """DigiRL, arXiv 2406.11896, section 4: maximum likelihood of what is imitated."""
     return tokens[i].advantage * tokens[i].now
@@ -288,6 +300,7 @@ SOURCES: dict[str, Source] = {
     "ppo": PLAIN,
     "vtrace": Source(ppo_clip(0.2, 0.2), unweighted),
     "digirl": Source(likelihood, unweighted),
+    "distillation": Source(distilled(0.2, 0.2)),
     "arpo": Source(ppo_clip(0.2, 0.3)),
     "dapo": Source(ppo_clip(0.2, 0.28)),
     "grpo_roc": Source(ppo_clip(0.2, 0.28)),
