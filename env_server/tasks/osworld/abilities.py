@@ -122,6 +122,8 @@ def _of_task(task: TaskFile, abilities: Abilities) -> Iterator[Refusal]:
             yield Refusal("network", "instruction", reason)
         for program in missing_programs(task.instruction):
             yield Refusal("app", "instruction", f"program {program}")
+    for field in task.evaluator.unknown_fields:
+        yield Refusal("unsupported", "evaluator", f"unknown field {field}")
 
 
 _OTHER_NAMES: Mapping[str, str] = {
@@ -155,6 +157,8 @@ _NEVER: Mapping[str, tuple[Kind, str]] = {
 
 def _of_step(step: SetupStep, where: str, assets: Assets, abilities: Abilities) -> Iterator[Refusal]:
     parameters = step.parameters
+    for field in getattr(parameters, "unknown_fields", ()):
+        yield Refusal("unsupported", where, f"unknown field {field}")
     if step.type in _NEVER:
         yield Refusal(_NEVER[step.type][0], where, _NEVER[step.type][1])
     elif isinstance(parameters, DownloadStep):
