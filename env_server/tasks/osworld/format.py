@@ -1,8 +1,8 @@
 """The task file format of OSWorld and OfficeWorld, as validated types. Reads files; decides nothing about what can be run.
 
-A file is taken as it is. Unknown fields of a task are ignored, because collections add their own. Unknown fields of an evaluator
-or of a step's parameters are kept, so that the task is refused by their names: they may change the verdict. Every field that has a
-meaning is checked, so that a broken file is an error when it is loaded and never a wrong reward later.
+A file is taken as it is. Unknown fields of a task are ignored, because collections add their own. Unknown fields of an
+evaluator or of a step's parameters are kept, so that the task is refused by their names: they may change the verdict. Every field
+that has a meaning is checked, so that a broken file is an error when it is loaded and never a wrong reward later.
 """
 
 from __future__ import annotations
