@@ -186,7 +186,7 @@ def _entry(path: Path, image: str) -> tuple[Entry, Bundle | None]:
         wrong = [Reason("broken", one.field.removeprefix(f"{path}: "), one.reason) for one in error.problems]
         return Entry(_shown(path.name), _shown(path.name), broken=tuple(wrong)), None
     entry = Entry(
-        path.name,
+        _shown(path.name),
         bundle.id,
         bundle.instruction,
         tuple(our_apps(applications(bundle))),
@@ -198,8 +198,8 @@ def _entry(path: Path, image: str) -> tuple[Entry, Bundle | None]:
 
 
 def _shown(name: str) -> str:
-    """A name as text that can be written, whatever bytes it has."""
-    return name.encode(errors="backslashreplace").decode()
+    """A name as text that can be written and printed, whatever characters it has."""
+    return name if name.isprintable() else ascii(name)
 
 
 def _reasons(found: Iterator[Refusal] | list[Refusal] | tuple[Refusal, ...]) -> tuple[Reason, ...]:

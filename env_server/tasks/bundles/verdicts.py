@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from computerrl.common.log import on_one_line
 from computerrl.common.messages import Evaluation
 from computerrl.env_server.tasks.family import NO_VERDICT
 from computerrl.env_server.tasks.osworld.desktop import RunResult
@@ -43,9 +44,9 @@ def verdict_of(answer: RunResult, *, max_reward: float, limit_s: float) -> Evalu
 
 
 def tail_of(answer: RunResult) -> str:
-    """The end of what a process printed as errors, for messages."""
-    tail = answer.stderr.strip()[-_MAX_TAIL_CHARS:]
-    return f": {tail}" if tail else ""
+    """The last line that a process printed as errors, for messages."""
+    *_, last = answer.stderr.strip().splitlines() or [""]
+    return f": {on_one_line(last)[:_MAX_TAIL_CHARS]}" if last else ""
 
 
 def no_verdict(reason: str) -> Evaluation:

@@ -22,6 +22,7 @@ from tests.support.desktops import SHARED_SETTINGS, Player, open_desktop
 pytestmark = pytest.mark.timeout(900)
 
 _CONFIG = "desktop: {image: core, num_desktops: 1, apps: [files], observation: tree, reset_deadline_s: 120}\n"
+Begin = Callable[[Path], tuple[BundleTask, CalledDesktop]]
 _FORKS = "import os, time\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        time.sleep(1)\n"
 _WRITES = "with open('/home/user/big', 'wb') as file:\n    for _ in range(4096):\n        file.write(bytes(1 << 20))\n"
 _READS_SOLUTION = "print(open(__file__.replace('reward.py', 'solution.py')).read())\n" + CHECKS
@@ -104,7 +105,7 @@ def player(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Player]:
 
 
 @pytest.fixture
-def begin(player: Player) -> Callable[[Path], tuple[BundleTask, CalledDesktop]]:
+def begin(player: Player) -> Begin:
     """Put a bundle on the screen; gives it, and the desktop."""
 
     def started(folder: Path) -> tuple[BundleTask, CalledDesktop]:
@@ -127,7 +128,7 @@ def begin(player: Player) -> Callable[[Path], tuple[BundleTask, CalledDesktop]]:
         "dd if=/dev/zero of=fill bs=1M > /dev/null 2>&1",
     ],
 )
-def test_agent_buys_no_verdict(begin: Callable[[Path], tuple[BundleTask, CalledDesktop]], tmp_path: Path, forge: str) -> None:
+def test_agent_buys_no_verdict(begin: Begin, tmp_path: Path, forge: str) -> None:
     task, desktop = begin(write_bundle(tmp_path, "one"))
     desktop.run(forge, timeout_s=60.0)
     verdict = task.evaluate(desktop)
@@ -135,9 +136,7 @@ def test_agent_buys_no_verdict(begin: Callable[[Path], tuple[BundleTask, CalledD
     assert desktop.run("ls -d /tmp/bundle-* /tmp/reward.py").stdout == "", "the agent has seen a file of the judge's"
 
 
-def test_nothing_of_a_bundle_stays_on_the_desktop(
-    begin: Callable[[Path], tuple[BundleTask, CalledDesktop]], tmp_path: Path
-) -> None:
+def test_nothing_of_a_bundle_stays_on_the_desktop(begin: Begin, tmp_path: Path) -> None:
     folder = write_bundle(tmp_path, "one", setup="pass\n", solution=MAKES, files={"gold.txt": "x"})
     task, desktop = begin(folder)
     listing = "find /home/user /tmp -name '*.py' -o -name 'bundle-*' -o -name gold.txt"
@@ -152,7 +151,7 @@ def test_nothing_of_a_bundle_stays_on_the_desktop(
     ("reward", "reason"), [("import time\ntime.sleep(900)\n", "did not end within 60 s"), (_FORKS, "no verdict")]
 )
 def test_reward_script_without_end_is_no_verdict_and_the_desktop_lives(
-    begin: Callable[[Path], tuple[BundleTask, CalledDesktop]], tmp_path: Path, reward: str, reason: str
+    begin: Begin, tmp_path: Path, reward: str, reason: str
 ) -> None:
     task, desktop = begin(write_bundle(tmp_path, "one", reward=reward))
     verdict = task.evaluate(desktop)
@@ -162,7 +161,7 @@ def test_reward_script_without_end_is_no_verdict_and_the_desktop_lives(
     assert task.evaluate(desktop).reward == 1.0
 
 
-def test_web_application_is_the_task_s_alone(begin: Callable[[Path], tuple[BundleTask, CalledDesktop]], tmp_path: Path) -> None:
+def test_web_application_is_the_task_s_alone(begin: Begin, tmp_path: Path) -> None:
     asks = "import urllib.request as r\nprint('REWARD:', int(b'bought' in r.urlopen('http://localhost:8080/').read()))\n"
     folder = write_bundle(tmp_path, "one", reward=asks, files={"web_app/index.html": "<title>Shop</title>"})
     task, desktop = begin(folder)
@@ -178,8 +177,6 @@ def test_web_application_is_the_task_s_alone(begin: Callable[[Path], tuple[Bundl
     assert verdict.reward == 0.0 and "has been ended" in verdict.detail
 
 
-def test_web_application_for_node_is_refused_by_name(
-    begin: Callable[[Path], tuple[BundleTask, CalledDesktop]], tmp_path: Path
-) -> None:
+def test_web_application_for_node_is_refused_by_name(begin: Begin, tmp_path: Path) -> None:
     with pytest.raises(TaskFailed, match="needs the program node, which the desktop's image lacks"):
         begin(write_bundle(tmp_path, "one", files={"web_app/server.js": "x"}))
