@@ -104,6 +104,9 @@ def run_import(folder: Path, out: Path, *, json_file: Path | None, config_file: 
     from computerrl.env_server.tasks.family import BUNDLE_PREFIX
 
     desktops = load_config(config_file).desktop if config_file else DESKTOPS
+    if play and desktops.driver != "apptainer":
+        reason = f"{desktops.driver!r} would run the bundles' programs outside a container"
+        raise ConfigError([Problem("desktop.driver", reason, "set desktop.driver: apptainer, or leave out --play")])
     index = imported.import_bundles(folder, out, image=desktops.image)
     report = imported.report_of(index)
     if play and report.num_runnable:

@@ -162,13 +162,18 @@ def read_bundle(folder: Path) -> Bundle:
     _require(folder, _wrong_scripts(files))
     task = _read_task(folder, files[TASK_FILE])
     name = task.id or folder.name
-    if not _NAME.fullmatch(name) or len(name) > _MAX_NAME_CHARS:
+    if not is_task_name(name):
         reason = f"{name!r:.120} is no name of a task: letters, digits, `_`, `-` and single dots, at most {_MAX_NAME_CHARS}"
         _require(folder, [("id", reason)])
     web, wrong = _web_app(task.web_app, files)
     _require(folder, wrong)
     steps = tuple(_with_own_files(step, files) for step in task.config)
     return Bundle(name, task.instruction, tuple(task.apps), steps, web, task.max_reward, files)
+
+
+def is_task_name(name: str) -> bool:
+    """Whether a task may have this name, which is also the name of its folder."""
+    return len(name) <= _MAX_NAME_CHARS and _NAME.fullmatch(name) is not None
 
 
 def _require(folder: Path, wrong: Iterable[tuple[str, str]]) -> None:

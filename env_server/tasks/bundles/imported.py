@@ -16,7 +16,7 @@ from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.run_files.run_folder import write_atomically
 from computerrl.env_server.driver import TaskInstance
 from computerrl.env_server.tasks.bundles.checks import applications, refusals
-from computerrl.env_server.tasks.bundles.format import TASK_FILE, Bundle, read_bundle
+from computerrl.env_server.tasks.bundles.format import TASK_FILE, Bundle, is_task_name, read_bundle
 from computerrl.env_server.tasks.bundles.task import BundleTask
 from computerrl.env_server.tasks.family import BUNDLE_PREFIX, Family
 from computerrl.env_server.tasks.osworld.abilities import Refusal
@@ -74,13 +74,16 @@ def import_bundles(folder: Path, out: Path, *, image: str) -> Index:
     """
     paths = _bundle_folders(folder)
     _prepare(folder, out)
+    write_index(out, Index(_VERSION, "cua-gym", ()))  # an import that ends early leaves a folder that the next one may replace
     entries: list[Entry] = []
+    ids: set[str] = set()
     for path in paths:
         entry, bundle = _entry(path, image)
-        if bundle is not None and any(entry.id == other.id and other.digest for other in entries):
+        if bundle is not None and entry.id in ids:
             reason = Reason("broken", "id", f"{entry.id} is the id of another bundle")
             entry, bundle = msgspec.structs.replace(entry, broken=(*entry.broken, reason), digest=""), None
         entries.append(entry)
+        ids |= {entry.id} if bundle is not None else set()
         if bundle is not None and not entry.broken:
             _copy(bundle, out / _TASKS / entry.id)
     index = Index(_VERSION, "cua-gym", tuple(entries))
@@ -104,6 +107,9 @@ def read_index(folder: Path) -> Index:
         raise ConfigError([Problem(_FIELD, reason, step)]) from error
     except msgspec.MsgspecError as error:
         raise ConfigError([Problem(_FIELD, f"{str(folder / INDEX)!r:.200} is no index: {error}", step)]) from error
+    for entry in index.tasks:
+        if not entry.broken and not is_task_name(entry.id):
+            raise ConfigError([Problem(_FIELD, f"{str(folder / INDEX)!r:.200} names a task {entry.id!r:.120}", step)])
     if index.version != _VERSION:
         reason = f"{str(folder)!r:.200} was written by another version ({index.version}, this is {_VERSION})"
         raise ConfigError([Problem(_FIELD, reason, "import the bundles again")])

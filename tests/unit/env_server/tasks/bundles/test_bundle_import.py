@@ -115,6 +115,7 @@ def test_name_of_a_bundle_without_a_folder_says_so() -> None:
         (b"{", "is no index"),
         (b"\xff", "is no index"),
         (b'{"version": 1, "format": "cua-gym", "tasks": [{"path": 3}]}', "is no index"),
+        (b'{"version": 1, "format": "cua-gym", "tasks": [{"path": "a", "id": "../a"}]}', "names a task '../a'"),
         (b'{"version": 2, "format": "cua-gym", "tasks": []}', "was written by another version"),
         (b'{"version": 1, "format": "cua-gym", "tasks": []}', "all 0 bundles of"),
     ],
@@ -148,11 +149,24 @@ def test_wrong_folders_are_refused_before_anything_is_written(bundles: Path, tmp
 
 
 def test_report_shows_no_control_character_of_a_name(tmp_path: Path) -> None:
-    write_bundle(tmp_path / "bundles", "a\x1b[31m\nb", id="one")
-    write_bundle(tmp_path / "bundles", "c\udcff", id="two")
+    write_bundle(tmp_path / "bundles", "a\x1b[31m\nb", id="one", instruction="Do it.")
+    write_bundle(tmp_path / "bundles", "c\udcff", id="two", instruction="Do it.")
     result = imports(tmp_path / "bundles", tmp_path / "out")
     assert result.exit_code == 0 and "2 of 2 tasks can be run" in result.stdout
     assert all(line.isprintable() for line in result.stdout.splitlines())
+
+
+@pytest.mark.parametrize("driver", ["local", "scripted"])
+def test_bundles_are_never_played_outside_a_container(bundles: Path, tmp_path: Path, driver: str) -> None:
+    config = tmp_path / "run.yaml"
+    config.write_text(f"mode: {'serial' if driver == 'scripted' else 'processes'}\ndesktop: {{driver: {driver}}}\n")
+    result = imports(bundles, tmp_path / "out", "--play", "--config", str(config))
+    with pytest.raises(ConfigError, match=r"desktop\.driver: .*outside a container"):
+        raise result.exception or AssertionError(result.output)
+    imports(bundles, tmp_path / "out")
+    tasks = {"imported": str(tmp_path / "out")}
+    with pytest.raises(ConfigError, match=f"driver '{driver}'"):
+        family_names(RunConfig.model_validate({"tasks": tasks, "desktop": {"driver": driver}}))
 
 
 def test_import_again_replaces_what_was_imported(bundles: Path, tmp_path: Path) -> None:
