@@ -16,8 +16,8 @@ from computerrl.env_server.tasks.bundles.format import read_bundle
 from computerrl.env_server.tasks.bundles.task import BundleTask
 from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
 from computerrl.launch.commands.main import cli
-from tests.support.bundles import CHECKS, MADE, MAKES, write_bundle
 from tests.support.desktops import SHARED_SETTINGS, Player, open_desktop
+from tests.support.tasks.bundles import CHECKS, MADE, MAKES, write_bundle
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -15,7 +15,7 @@ from computerrl.common.errors import ConfigError
 from computerrl.env_server.tasks.bundles import format as bundle_format
 from computerrl.env_server.tasks.bundles.checks import applications, refusals
 from computerrl.env_server.tasks.bundles.format import read_bundle
-from tests.support.bundles import CHECKS, write_bundle
+from tests.support.tasks.bundles import CHECKS, write_bundle
 
 INDEX = {"web/index.html": "x"}
 

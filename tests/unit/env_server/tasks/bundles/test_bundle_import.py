@@ -14,7 +14,7 @@ from computerrl.common.messages import TaskRef
 from computerrl.env_server.client import family_names
 from computerrl.env_server.tasks import families_of, task_instance
 from computerrl.launch.commands.main import cli
-from tests.support.bundles import CHECKS, write_bundle
+from tests.support.tasks.bundles import CHECKS, write_bundle
 
 
 def imports(folder: Path, out: Path, *options: str) -> Result:

@@ -22,8 +22,8 @@ from computerrl.env_server.tasks.bundles.static_server import make_handler, read
 from computerrl.env_server.tasks.bundles.task import BundleTask
 from computerrl.env_server.tasks.family import DONE, NO_VERDICT
 from computerrl.env_server.tasks.osworld.desktop import RunResult
-from tests.support.bundles import CHECKS, MAKES, write_bundle
 from tests.support.osworld_fake import FakeDesktop
+from tests.support.tasks.bundles import CHECKS, MAKES, write_bundle
 
 PAID = {"/reward.py": RunResult(0, "REWARD: 1\n", "")}
 
