@@ -41,7 +41,7 @@ from computerrl.env_server.drivers import memory
 from computerrl.env_server.drivers.screenshots import read_screenshot as read_screenshot
 from computerrl.env_server.judging.judge import LONGEST_S
 from computerrl.env_server.judging.untouched import reset_limit_s
-from computerrl.env_server.tasks import advice, families_of, is_shown_by_hand, osworld_families
+from computerrl.env_server.tasks import advice, families_of, foreign_families, is_shown_by_hand
 from computerrl.env_server.tasks.family import Family
 
 _SLACK_S = 5.0
@@ -132,7 +132,7 @@ def family_names(config: RunConfig) -> tuple[str, ...]:
     driver = config.desktop.driver
     known = families_of(config.tasks)
     possible = {name: family for name, family in known.items() if driver in family.drivers}
-    default = tuple(osworld_families(config.tasks)) or tuple(name for name, family in possible.items() if family.is_default)
+    default = tuple(foreign_families(config.tasks)) or tuple(name for name, family in possible.items() if family.is_default)
     names = config.tasks.families or default
     problems = [
         Problem(

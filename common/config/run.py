@@ -95,6 +95,10 @@ class TasksConfig(Section):
     env_server."""
     osworld_assets: Place | None = None
     """Folder of the files that OSWorld tasks download. None: tasks that download a file are refused."""
+    imported: Place | None = None
+    """Folder that `computerrl tasks import` wrote (docs/tasks.md). Each bundle that is not broken becomes a family
+    `cua-gym-<id>`. These families are played when `families` is empty. None: there are no such tasks. Read by learner and
+    env_server."""
 
     def seeds_of(self, split: Split) -> tuple[int, int]:
         """The half-open range of seeds of ``split``."""

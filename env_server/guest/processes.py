@@ -8,7 +8,7 @@ import resource
 import signal
 import subprocess
 import time
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -244,10 +244,11 @@ def wait_for_end(programs: frozenset[tuple[int, str]], *, limit_s: float) -> Non
 
 
 @contextmanager
-def held_still() -> Iterator[None]:
-    """Meanwhile everything stands still but the guest, the session's services and what is started in between."""
+def held_still(*, awake: Collection[int] = ()) -> Iterator[None]:
+    """Meanwhile everything stands still but the guest, the session's services, the processes ``awake`` with all below them, and
+    what is started in between."""
     stopped: set[int] = set()
-    while running := _others() - stopped:
+    while running := _others(awake) - stopped:
         stopped |= {pid for pid in running if _signal(pid, signal.SIGSTOP)}
     # Whoever waits for a processor in the middle of a system call, such as a write, finishes it before it stops.
     deadline = time.monotonic() + _STOP_LIMIT_S
@@ -298,9 +299,10 @@ def _busy_s(pid: int) -> float:
     return computed + waited_ns / 1e9
 
 
-def _others() -> set[int]:
+def _others(awake: Collection[int]) -> set[int]:
     table = _table()
     found = {pid for pid, seen in table.items() if not seen.is_dead and (pid, seen.start_time) not in _SERVICES}
+    found = {pid for pid in found if not any(_is_below(pid, ancestor, table) for ancestor in awake)}
     return {pid for pid in found if pid != os.getpid() and _is_below(pid, os.getpid(), table)}
 
 

@@ -25,7 +25,7 @@ from computerrl.common.run_files.run_folder import write_atomically
 from computerrl.env_server.driver import TaskInstance
 from computerrl.env_server.image.find import image_id
 from computerrl.env_server.judging.judge import LONGEST_S
-from computerrl.env_server.tasks.family import is_foreign
+from computerrl.env_server.tasks.family import NO_VERDICT, is_foreign
 
 PAYS: Final = "pays untouched"
 """Beginning of the text of the `TaskFailed` that refuses a task."""
@@ -35,6 +35,7 @@ class Finding(msgspec.Struct, frozen=True):
     """The verdict on an untouched desktop, as the cache keeps it."""
 
     task: str
+    """Name of the family."""
     reward: float
 
 
@@ -51,25 +52,40 @@ class Untouched:
         """By key; also those that the disk would not take."""
 
     def refuse_or_try(self, task: TaskRef, instance: TaskInstance, judge_untouched: Callable[[], Evaluation]) -> None:
-        """Raise `TaskFailed` for a task that pays untouched.
+        """Raise `TaskFailed` for a task that pays untouched, or whose reward script gives no verdict then.
 
         ``judge_untouched`` sets it up and judges it, and leaves the desktop in any state; called where the verdict is not known.
         """
         if instance.digest is None:
             return
-        key = self._key(instance.digest())
-        found = self._found.get(key) or self._read(key)
+        found = self.known(instance.digest())
         if found is None:
-            found = Finding(task.family, judge_untouched().reward)
-            self._keep(key, found)
-        self._found[key] = found
+            verdict = judge_untouched()
+            if verdict.detail.startswith(NO_VERDICT):  # not kept: the host may have been busy
+                raise TaskFailed(verdict.detail)
+            found = Finding(task.family, verdict.reward)
+            self.keep(instance.digest(), found)
         if found.reward > 0.0:
             raise TaskFailed(f"{PAYS}: score {found.reward:.3g} for doing nothing")
 
-    def _key(self, digest: str) -> str:
+    def known(self, digest: str, *, solved: bool = False) -> Finding | None:
+        """The kept verdict on the task with this digest, untouched or ``solved`` by its own solution; None: there is none."""
+        key = self._key(digest, solved)
+        found = self._found.get(key) or self._read(key)
+        if found is not None:
+            self._found[key] = found
+        return found
+
+    def keep(self, digest: str, finding: Finding, *, solved: bool = False) -> None:
+        """Keep a verdict for this process and, where the disk takes it, for later ones."""
+        key = self._key(digest, solved)
+        self._found[key] = finding
+        self._write(key, finding)
+
+    def _key(self, digest: str, solved: bool) -> str:
         config = self._config
-        surroundings = (image_id(config), str(config.screen_width), str(config.screen_height), digest, _sources())
-        return hashlib.sha256("\0".join(surroundings).encode()).hexdigest()
+        surroundings = [image_id(config), str(config.screen_width), str(config.screen_height), digest, _sources()]
+        return hashlib.sha256("\0".join(surroundings + ["solved"] * solved).encode()).hexdigest()
 
     def _read(self, key: str) -> Finding | None:
         try:
@@ -77,7 +93,7 @@ class Untouched:
         except (OSError, msgspec.MsgspecError):
             return None  # judged anew: a cache may be lost
 
-    def _keep(self, key: str, finding: Finding) -> None:
+    def _write(self, key: str, finding: Finding) -> None:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             write_atomically(self._folder / f"{key}.json", msgspec.json.encode(finding))

@@ -16,7 +16,7 @@ from computerrl.common.errors import TaskFailed
 from computerrl.common.messages import Action, Observation, TaskRef
 from computerrl.env_server.driver import Getter, TaskInstance
 from computerrl.env_server.tasks import calc, editor, files, forge, miniwob, web
-from computerrl.env_server.tasks.family import Family, is_foreign
+from computerrl.env_server.tasks.family import BUNDLE_PREFIX, OSWORLD_PREFIX, Family
 
 _HAND_MADE = {
     family.name: family for family in (*web.FAMILIES, *calc.FAMILIES, *editor.FAMILIES, *files.FAMILIES, *forge.FAMILIES)
@@ -29,18 +29,26 @@ REFUSED = miniwob.REFUSED
 
 
 def families_of(tasks: TasksConfig) -> Mapping[str, Family]:
-    """All that a run with this configuration may play: ours, and those of its task files. Raises `ConfigError`."""
-    return FAMILIES if tasks.osworld is None else {**FAMILIES, **osworld_families(tasks)}
+    """All that a run with this configuration may play: ours, those of its task files and of its imported bundles. Raises
+    `ConfigError`."""
+    foreign = foreign_families(tasks)
+    return {**FAMILIES, **foreign} if foreign else FAMILIES
 
 
-def osworld_families(tasks: TasksConfig) -> Mapping[str, Family]:
-    """Those of the task files in ``tasks.osworld``. Raises `ConfigError` when there are none that can be run."""
-    if tasks.osworld is None:
-        return {}
-    # Only here: it needs the libraries of all metrics, which half a second goes into.
-    from computerrl.env_server.tasks.osworld import families
+def foreign_families(tasks: TasksConfig) -> Mapping[str, Family]:
+    """Those of the task files in ``tasks.osworld`` and of the bundles in ``tasks.imported``. Raises `ConfigError` where a folder
+    has none that can be run."""
+    found: dict[str, Family] = {}
+    # Imports only here: they need the libraries of all metrics, which half a second goes into.
+    if tasks.osworld is not None:
+        from computerrl.env_server.tasks.osworld import families
 
-    return families.families(*_osworld_folders(tasks, tasks.osworld))
+        found |= families.families(*_osworld_folders(tasks, tasks.osworld))
+    if tasks.imported is not None:
+        from computerrl.env_server.tasks.bundles import imported
+
+        found |= imported.families(Path(tasks.imported))
+    return found
 
 
 def task_instance(task: TaskRef, *, tasks: TasksConfig) -> TaskInstance:
@@ -80,8 +88,10 @@ def advice(name: str, tasks: TasksConfig) -> str:
     """What to say of a name that is no family."""
     if name in REFUSED:
         return REFUSED[name]
-    if is_foreign(name):
+    if name.startswith(OSWORLD_PREFIX):
         return _advice_on_osworld(name, tasks)
+    if name.startswith(BUNDLE_PREFIX):
+        return _advice_on_bundle(name, tasks)
     if name in FAMILIES:
         return f"it runs on {', '.join(sorted(FAMILIES[name].drivers))}"
     begins = sorted(family for family in FAMILIES if family.startswith(name))
@@ -99,6 +109,15 @@ def _advice_on_osworld(name: str, tasks: TasksConfig) -> str:
 
     reason = families.refusal(*_osworld_folders(tasks, tasks.osworld), name)
     return f"it cannot be run here: {reason}" if reason else f"{tasks.osworld} has no task file with this id"
+
+
+def _advice_on_bundle(name: str, tasks: TasksConfig) -> str:
+    if tasks.imported is None:
+        return "tasks.imported names no folder of imported bundles"
+    from computerrl.env_server.tasks.bundles import imported
+
+    reason = imported.refusal(Path(tasks.imported), name)
+    return f"it is broken: {reason}" if reason else f"{tasks.imported} has no bundle with this id"
 
 
 def _osworld_folders(tasks: TasksConfig, folder: str) -> tuple[Path, Path | None]:

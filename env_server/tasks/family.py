@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from computerrl.common.messages import Action, Element, Evaluation, Observation
 from computerrl.env_server.driver import TaskInstance
@@ -16,13 +17,17 @@ from computerrl.env_server.tasks.targets import name_of
 
 ALL_DRIVERS = frozenset({"apptainer", "local", "scripted"})
 REAL_DRIVERS = ALL_DRIVERS - {"scripted"}
-FOREIGN_PREFIX = "osworld-"
-"""Beginning of the names of families that are task files; the file's id follows."""
+OSWORLD_PREFIX = "osworld-"
+"""Beginning of the names of families that are OSWorld's task files; the file's id follows."""
+BUNDLE_PREFIX = "cua-gym-"
+"""Beginning of the names of families that are imported bundles; the bundle's id follows."""
+NO_VERDICT: Final = "no verdict"
+"""Beginning of the detail of an evaluation whose reward script gave none."""
 
 
 def is_foreign(name: str) -> bool:
-    """Is the family of this name a task file?"""
-    return name.startswith(FOREIGN_PREFIX)
+    """Whether the family of this name is a task file or an imported bundle."""
+    return name.startswith((OSWORLD_PREFIX, BUNDLE_PREFIX))
 
 
 @dataclass(frozen=True, slots=True)

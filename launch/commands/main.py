@@ -293,13 +293,14 @@ def study(
     run_study(name, folder=folder, quick=quick, num_seeds=num_seeds, results=results, model=model)
 
 
-@click.group(short_help="List task families; check task files of OSWorld.")
+@click.group(short_help="List task families; check or import tasks of other collections.")
 def tasks() -> None:
-    """List the task families, or check task files of other collections.
+    """List the task families, or check or import the tasks of other collections.
 
     \b
     computerrl tasks list calc
     computerrl tasks check evaluation_examples/examples
+    computerrl tasks import cua-gym bundles imported
     """
 
 
@@ -355,6 +356,33 @@ def tasks_check(
     from computerrl.launch.commands.tasks import run_check
 
     sys.exit(run_check(folder, assets=assets, json_file=json_file, apps=apps, config_file=config, play=play))
+
+
+@tasks.command("import", short_help="Import task bundles as families.")
+@click.argument("kind", type=click.Choice(["cua-gym"]), metavar="FORMAT")
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
+@click.argument("out", type=click.Path(path_type=Path, file_okay=False), metavar="OUT")
+@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the report to this file.")
+@click.option("--config", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Configuration with the desktops.")
+@click.option("--play", is_flag=True, help="Also play each bundle on a desktop: untouched, and with its own solution.")
+def tasks_import(kind: str, folder: Path, out: Path, json_file: Path | None, config: Path | None, play: bool) -> None:
+    """Import the task bundles in DIR into OUT, which the setting tasks.imported then names. FORMAT is cua-gym: each folder in DIR
+    is a bundle with task.json, reward.py and initial_setup.py, .sh or a document.
+
+    The import runs none of a bundle's code, and starts no desktop without --play. With --play, each bundle is played on desktops
+    of CONFIG (default: a desktop of image full). Untouched it must score 0, and after its own solution, where it brings one, 1.
+
+    A bundle that cannot be played stays in OUT's index.json, marked as broken with its reasons.
+
+    Exit code 0: no bundle is broken. 1: some are. 2: DIR or OUT is wrong.
+
+    \b
+    computerrl tasks import cua-gym bundles imported
+    computerrl tasks import cua-gym bundles imported --play --json report.json
+    """
+    from computerrl.launch.commands.tasks import run_import
+
+    sys.exit(run_import(folder, out, json_file=json_file, config_file=config, play=play))
 
 
 @click.command(short_help="Set up this machine: Apptainer, image, model.")

@@ -1,19 +1,23 @@
-"""`computerrl tasks list` and `check`: the task families, and the check of other collections' task files."""
+"""`computerrl tasks list`, `check` and `import`: the task families, and the tasks of other collections."""
 
 from __future__ import annotations
 
 import functools
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from computerrl.common.config import RunConfig, TasksConfig, load_config
 from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.models.folder import is_model_folder, model_folder
+
+if TYPE_CHECKING:
+    from computerrl.env_server.tasks.osworld.check import Report
 
 
 def list_families(beginning: str, *, from_pixels: bool = False) -> int:
@@ -57,7 +61,7 @@ def run_check(
 
     ``play``: also set up each task on a desktop, and evaluate it untouched.
     """
-    from computerrl.env_server.tasks.osworld.abilities import DEFAULT_APPS, KINDS, Abilities
+    from computerrl.env_server.tasks.osworld.abilities import DEFAULT_APPS, Abilities
     from computerrl.env_server.tasks.osworld.check import check_folder
     from computerrl.env_server.tasks.osworld.families import missing_readers
 
@@ -72,28 +76,75 @@ def run_check(
     report = check_folder(folder, assets=assets, abilities=abilities, read_gold=not missing)
     if play and report.num_runnable:
         from computerrl.env_server.serving.play_tasks import DESKTOPS, played
+        from computerrl.env_server.tasks.family import OSWORLD_PREFIX
 
         tasks = TasksConfig(osworld=str(folder), osworld_assets=None if assets is None else str(assets))
         desktops = load_config(config_file).desktop if config_file else DESKTOPS
-        report = played(report, tasks, desktops, progress=functools.partial(click.echo, err=True))
+        progress = functools.partial(click.echo, err=True)
+        report = played(report, tasks, desktops, prefix=OSWORLD_PREFIX, progress=progress)
     needed = _tokens_needed(load_config(config_file) if config_file else RunConfig())
     too_long = [task.path for task in report.tasks if needed.of(task.instruction) + MIN_SCREEN_TOKENS > needed.limit]
-    for task in report.tasks:
-        click.echo(f"{'run    ' if task.runnable else 'refused'}  {task.path}")
-        for refusal in task.refusals:
-            click.echo(f"           {refusal}")
-        if task.path in too_long:
-            click.echo(f"           note: {needed.note(task.instruction)}")
-    click.echo(f"\n{report.num_runnable} of {len(report.tasks)} tasks can be run")
+    _print_report(report, notes={task.path: needed.note(task.instruction) for task in report.tasks if task.path in too_long})
     if too_long:
         click.echo(f"{len(too_long):5}  instructions do not fit a prompt beside the screen: raise actor.prompt.max_prompt_tokens")
+    _print_reasons(report)
+    if json_file is not None:
+        _write_json(json_file, report.as_json() | {"long_instructions": too_long})
+    return 0 if report.num_runnable == len(report.tasks) else 1
+
+
+def run_import(folder: Path, out: Path, *, json_file: Path | None, config_file: Path | None = None, play: bool = False) -> int:
+    """Import the task bundles in ``folder`` into ``out``, print the report and write it to ``json_file``. Returns the exit code:
+    0 when no bundle is broken, else 1.
+
+    ``play``: also play each bundle on a desktop, untouched and with its own solution.
+    """
+    from computerrl.env_server.serving.play_tasks import DESKTOPS, played
+    from computerrl.env_server.tasks.bundles import imported
+    from computerrl.env_server.tasks.family import BUNDLE_PREFIX
+
+    desktops = load_config(config_file).desktop if config_file else DESKTOPS
+    if play and desktops.driver != "apptainer":
+        reason = f"{desktops.driver!r} would run the bundles' programs outside a container"
+        raise ConfigError([Problem("desktop.driver", reason, "set desktop.driver: apptainer, or leave out --play")])
+    index = imported.import_bundles(folder, out, image=desktops.image)
+    report = imported.report_of(index)
+    if play and report.num_runnable:
+        progress = functools.partial(click.echo, err=True)
+        report = played(report, TasksConfig(imported=str(out)), desktops, prefix=BUNDLE_PREFIX, progress=progress)
+        imported.write_index(out, imported.with_report(index, report))
+    _print_report(report, bad="broken ")
+    _print_reasons(report)
+    if not play:
+        click.echo("\nonly static checks: --play also plays each bundle untouched and with its own solution", err=True)
+    if json_file is not None:
+        _write_json(json_file, report.as_json())
+    return 0 if report.num_runnable == len(report.tasks) else 1
+
+
+def _print_report(report: Report, *, bad: str = "refused", notes: Mapping[str, str] | None = None) -> None:
+    """A line for each task and each thing that is wrong with it, and the number of tasks that can be run."""
+    for task in report.tasks:
+        click.echo(f"{'run    ' if task.runnable else bad}  {task.path}")
+        for refusal in task.refusals:
+            click.echo(f"           {refusal}")
+        if notes and task.path in notes:
+            click.echo(f"           note: {notes[task.path]}")
+    click.echo(f"\n{report.num_runnable} of {len(report.tasks)} tasks can be run")
+
+
+def _print_reasons(report: Report) -> None:
+    """How many tasks have each kind of reason."""
+    from computerrl.env_server.tasks.osworld.abilities import KINDS
+
     for kind, meaning in KINDS.items():
         if report.reasons[kind]:
             click.echo(f"{report.reasons[kind]:5}  {kind:14} {meaning}")
-    if json_file is not None:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(json.dumps(report.as_json() | {"long_instructions": too_long}, indent=1) + "\n", encoding="utf-8")
-    return 0 if report.num_runnable == len(report.tasks) else 1
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)

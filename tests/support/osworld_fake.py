@@ -23,6 +23,10 @@ class FakeDesktop:
     size: tuple[int, int] = (1280, 720)
     is_fullscreen: bool = False
     """Of all windows."""
+    judged_with: dict[str, bytes] = field(default_factory=dict)
+    """Files that came with the last command that had some."""
+    serves: bool = True
+    """Does the task's server run?"""
     calls: list[tuple[Any, ...]] = field(default_factory=list)
 
     def put_file(self, path: str, data: bytes) -> None:
@@ -42,15 +46,21 @@ class FakeDesktop:
         """See `OsworldDesktop`."""
         return self.files.get(path)
 
-    def run(self, command: Command, *, timeout_s: float = 30.0) -> RunResult:
+    def run(self, command: Command, *, timeout_s: float = 30.0, files: Mapping[str, bytes] | None = None) -> RunResult:
         """See `OsworldDesktop`."""
         self.calls.append(("run", command))
+        self.judged_with = dict(files or self.judged_with)
         text = command if isinstance(command, str) else " ".join(command)
         return next((answer for part, answer in self.answers.items() if part in text), RunResult(0, "", ""))
 
     def launch(self, command: Command) -> None:
         """See `OsworldDesktop`."""
         self.calls.append(("launch", command))
+
+    def serve(self, command: Command, port: int) -> bool:
+        """See `OsworldDesktop`."""
+        self.calls.append(("serve", command, port))
+        return self.serves
 
     def end_programs(self) -> None:
         """See `OsworldDesktop`."""

@@ -76,6 +76,7 @@ class OsworldCalls:
             "open": self._open,
             "run": self._run,
             "launch": self._launch,
+            "serve": lambda command, port: self._commands.serve(command, port, self._deadline),
             "end_programs": lambda: self._commands.end_programs(self._deadline),
             "tabs": self._tabs,
             "open_tabs": self._open_tabs,
@@ -149,11 +150,13 @@ class OsworldCalls:
 
     # --- commands ---
 
-    def _run(self, command: str | Sequence[str], timeout_s: float) -> dict[str, Any]:
+    def _run(self, command: str | Sequence[str], timeout_s: float, files: Mapping[str, str] | None = None) -> dict[str, Any]:
         """See `Commands.run`; an application of the desktop is only opened."""
         if self._is_for_an_application(command):
             return {"returncode": 0, "stdout": "", "stderr": ""}
-        return self._commands.run(command, timeout_s)
+        return self._commands.run(
+            command, timeout_s, {self._place(path): base64.b64decode(data) for path, data in (files or {}).items()}
+        )
 
     def _launch(self, command: str | Sequence[str]) -> None:
         """See `Commands.launch`. The desktop's own applications are opened, not started a second time."""

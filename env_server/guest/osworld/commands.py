@@ -10,6 +10,7 @@ import os
 import re
 import selectors
 import signal
+import socket
 import stat
 import subprocess
 import time
@@ -20,7 +21,7 @@ from typing import Any
 
 from .. import processes
 from ..faults import TaskError
-from ..files.folder import make_way, read_regular
+from ..files.folder import make_way, read_regular, remove
 
 _MAX_OUTPUT = 1_000_000
 """Bytes kept of a command's output; a file that an agent has made may be without end."""
@@ -29,6 +30,8 @@ _NO_ROOM = frozenset({errno.EAGAIN, errno.ENOMEM})
 _OWN_FILES_ENV = {"PYTHONSAFEPATH": "1", "GIT_CONFIG_GLOBAL": os.devnull}
 """Beside a program of the judge's in the home lie the agent's files, which must not be taken for its modules; git starts programs
 that its settings name."""
+_POLL_S = 0.05
+_CONNECT_LIMIT_S = 1.0
 _PYTHON = re.compile(r"(?:/usr/bin/)?python3(?:\.\d+)?")
 _PYTHON_TEXT = re.compile(r"\b(python3(?:\.\d+)?) +-c\b")
 
@@ -43,6 +46,8 @@ class Commands:
         self._env = {**env, "PYTHONNOUSERSITE": "1"}
         self._folder, self._log, self._close_apps = folder, log, close_apps
         self._launched: list[subprocess.Popen[bytes]] = []
+        self._servers: dict[int, processes.Program] = {}
+        """Servers of the task, by port. They count as programs of the desktop: no judgement ends them."""
         self._has_run = False
         """Has any command been run since the last reset?"""
         self._has_ended_programs = False
@@ -56,6 +61,9 @@ class Commands:
         """End the programs that `launch` started, with all their children. Returns whether any command was run since the last
         time, and whether programs of the agent's were ended for a judge."""
         self._end_launched()
+        for server in self._servers.values():
+            server.kill()
+        self._servers.clear()
         found = self._has_run, self._has_ended_programs
         self._has_run = self._has_ended_programs = self.brings_own_files = False
         self._own_files.clear()
@@ -76,17 +84,22 @@ class Commands:
         if data:
             self._own_files[place] = data, stat.S_IMODE(place.stat().st_mode)
 
-    def run(self, command: str | Sequence[str], timeout_s: float) -> dict[str, Any]:
+    def run(self, command: str | Sequence[str], timeout_s: float, files: Mapping[Path, bytes] | None = None) -> dict[str, Any]:
         """Run to the end, at most ``timeout_s``. Returns ``returncode`` (127: cannot be started), ``stdout`` and ``stderr``.
+
+        ``files`` are the judge's and exist only while the command runs, and all applications stand still with it.
 
         An application of the desktop may run what an agent has written, such as extensions, and could change a file of the
         judge's just before it is used. So applications stand still meanwhile, and the file is what it was.
         """
         argv = _argv_of(command)
         self._has_run = True
+        servers = [server.pid for server in self._servers.values() if server.running]
+        if files:
+            return self._run_with_files(argv, timeout_s, files, servers)
         if not any(place.name in word for place in self._own_files for word in argv) or _needs_the_office(argv):
             return self._run(argv, timeout_s)
-        with processes.held_still():
+        with processes.held_still(awake=servers):
             for place, (data, mode) in self._own_files.items():
                 make_way(place, root=self._folder)
                 place.write_bytes(data)
@@ -99,6 +112,19 @@ class Commands:
                 else:
                     self._own_files[place] = data_now, stat.S_IMODE(place.stat().st_mode)
         return answer
+
+    def _run_with_files(
+        self, argv: list[str], timeout_s: float, files: Mapping[Path, bytes], servers: Sequence[int]
+    ) -> dict[str, Any]:
+        with processes.held_still(awake=servers):
+            try:
+                for place, data in files.items():
+                    make_way(place, root=self._folder)
+                    place.write_bytes(data)
+                return self._run(argv, timeout_s)
+            finally:
+                for place in files:
+                    remove(place)
 
     def _run(self, argv: list[str], timeout_s: float) -> dict[str, Any]:
         if processes.are_used_up():
@@ -139,6 +165,29 @@ class Commands:
             )
         self._launched.append(process)
 
+    def serve(self, command: str | Sequence[str], port: int, deadline: float) -> bool:
+        """Start a server of the task on ``port`` of 127.0.0.1 and wait until it accepts connections; `end` ends it.
+
+        Returns whether the server runs. One that was started for ``port`` since the last reset is not started again: False
+        means that it has ended since, and that another program may answer there. Raises `TaskError`.
+        """
+        if port in self._servers:
+            return self._servers[port].running
+        argv = _argv_of(command)
+        self._has_run = True
+        if _accepts(port):
+            raise TaskError(f"port {port} is in use")
+        server = processes.Program(f"server-{port}", argv, env=self._env, log_folder=self._log.parent, folder=self._folder)
+        server.start()
+        self._servers[port] = server
+        while not _accepts(port):
+            if not server.running:
+                raise TaskError(f"the server on port {port} has ended{server.how_it_ended(wait_s=0.0)}")
+            if time.monotonic() > deadline:
+                raise TaskError(f"the server does not listen on port {port} of 127.0.0.1")
+            time.sleep(_POLL_S)
+        return True
+
     def _end_strays(self) -> None:
         self._has_ended_programs |= processes.end_strays()
 
@@ -154,6 +203,14 @@ def _argv_of(command: str | Sequence[str]) -> list[str]:
     if not argv:
         raise TaskError("an empty command")
     return argv
+
+
+def _accepts(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=_CONNECT_LIMIT_S):
+            return True
+    except OSError:
+        return False
 
 
 def _needs_the_office(argv: Sequence[str]) -> bool:

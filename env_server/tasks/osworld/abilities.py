@@ -37,7 +37,19 @@ from computerrl.env_server.tasks.osworld.metrics import METRICS, ON_DESKTOP, REF
 from computerrl.env_server.tasks.osworld.wishes import missing_programs, network_wishes
 
 Kind = Literal[
-    "network", "account", "root", "gnome", "sound", "session", "app", "asset", "unsupported", "broken", "pays untouched", "fails"
+    "network",
+    "account",
+    "root",
+    "gnome",
+    "sound",
+    "session",
+    "app",
+    "asset",
+    "unsupported",
+    "broken",
+    "pays untouched",
+    "fails",
+    "solution",
 ]
 KINDS: Mapping[Kind, str] = {
     "network": "needs the network while it runs",
@@ -52,8 +64,9 @@ KINDS: Mapping[Kind, str] = {
     "broken": "the file is broken",
     "pays untouched": "rewards doing nothing",
     "fails": "cannot be set up or judged on a desktop",
+    "solution": "its own solution is not paid in full",
 }
-"""Every kind of reason and what it means; the last two only desktops show."""
+"""Every kind of reason and what it means; the last three only desktops show."""
 
 DEFAULT_APPS = frozenset(
     {
@@ -102,7 +115,7 @@ def refusals(task: TaskFile, *, assets: Assets, abilities: Abilities | None = No
     found = list(_of_task(task, abilities))
     for name, steps in (("config", task.config), ("evaluator.postconfig", task.evaluator.postconfig)):
         for index, step in enumerate(steps):
-            found += _of_step(step, f"{name}.{index} ({step.type})", assets, abilities)
+            found += step_refusals(step, f"{name}.{index} ({step.type})", assets, abilities)
     if not task.evaluator.infeasible:
         for judge in task.evaluator.judges():
             found += _of_judge(judge, assets, abilities)
@@ -122,6 +135,8 @@ def _of_task(task: TaskFile, abilities: Abilities) -> Iterator[Refusal]:
             yield Refusal("network", "instruction", reason)
         for program in missing_programs(task.instruction):
             yield Refusal("app", "instruction", f"program {program}")
+    for field in task.evaluator.unknown_fields:
+        yield Refusal("unsupported", "evaluator", f"unknown field {field}")
 
 
 _OTHER_NAMES: Mapping[str, str] = {
@@ -153,8 +168,11 @@ _NEVER: Mapping[str, tuple[Kind, str]] = {
 }
 
 
-def _of_step(step: SetupStep, where: str, assets: Assets, abilities: Abilities) -> Iterator[Refusal]:
+def step_refusals(step: SetupStep, where: str, assets: Assets, abilities: Abilities) -> Iterator[Refusal]:
+    """Everything that keeps a step, which stands at ``where``, from being carried out."""
     parameters = step.parameters
+    for field in getattr(parameters, "unknown_fields", ()):
+        yield Refusal("unsupported", where, f"unknown field {field}")
     if step.type in _NEVER:
         yield Refusal(_NEVER[step.type][0], where, _NEVER[step.type][1])
     elif isinstance(parameters, DownloadStep):
@@ -164,7 +182,7 @@ def _of_step(step: SetupStep, where: str, assets: Assets, abilities: Abilities) 
         for upload in parameters.files:
             yield from _of_asset(upload.local_path, where, assets)
     elif isinstance(parameters, (LaunchStep, ExecuteStep, VerifiedStep)):
-        yield from _of_command(parameters.command, where, abilities, shell=parameters.shell)
+        yield from command_refusals(parameters.command, where, abilities, shell=parameters.shell)
     elif isinstance(parameters, OpenTabsStep):
         for url in parameters.urls_to_open:
             if is_remote(url):
@@ -235,7 +253,8 @@ def _words(command: Command) -> list[str]:
     return command.split() if isinstance(command, str) else list(command)
 
 
-def _of_command(command: Command, where: str, abilities: Abilities, *, shell: bool) -> Iterator[Refusal]:
+def command_refusals(command: Command, where: str, abilities: Abilities, *, shell: bool) -> Iterator[Refusal]:
+    """Everything that keeps a command, which stands at ``where``, from being run, as far as its words show."""
     text = command if isinstance(command, str) else " ".join(command)
     for kind, pattern in _IMPOSSIBLE:
         match = pattern.search(text)
@@ -346,7 +365,7 @@ def _of_source(source: Source, where: str, assets: Assets, abilities: Abilities)
     if source.type == "rule_relativeTime":
         yield from _of_dates(source, where)
     if source.type in ("vm_command_line", "vm_command_error"):
-        yield from _of_command(source.args["command"], where, abilities, shell=is_shell(source.args))
+        yield from command_refusals(source.args["command"], where, abilities, shell=is_shell(source.args))
         wanted = re.match(r"\s*which\s+(\S+)", " ".join(_words(source.args["command"])))
         if wanted is not None:
             yield Refusal("network", where, f"the agent would have to install {wanted[1]}")

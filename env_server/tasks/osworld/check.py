@@ -25,6 +25,8 @@ class Checked:
     refusals: tuple[Refusal, ...]
     instruction: str = ""
     """Empty where the file cannot be read."""
+    has_solution: bool = False
+    """Whether the task brings a program that solves it."""
 
     @property
     def runnable(self) -> bool:

@@ -104,15 +104,26 @@ class OsworldDesktop(Protocol):
     def read_file(self, path: str) -> bytes | None:
         """The content of a regular file; None when there is none. Links are followed inside the container only."""
 
-    def run(self, command: Command, *, timeout_s: float = 30.0) -> RunResult:
+    def run(self, command: Command, *, timeout_s: float = 30.0, files: Mapping[str, bytes] | None = None) -> RunResult:
         """Run to the end as the agent's user, in `HOME`, with the session's environment (DISPLAY, buses), no terminal.
 
         At ``timeout_s`` the command and its children are ended and the code is 124. A program that is missing, or is none, gives
         code 127. Outputs are cut at a million bytes. ``python3 -c`` finds no modules in `HOME`.
+
+        ``files`` (path -> content) are the judge's. They are written before the command and removed after it, and no application
+        runs meanwhile: no program of the agent's ever sees them.
         """
 
     def launch(self, command: Command) -> None:
         """Start and do not wait; it lives until the desktop is reset. Its output goes to a log."""
+
+    def serve(self, command: Command, port: int) -> bool:
+        """Start a server of the task's and wait until it accepts connections at ``port`` of 127.0.0.1; it lives until the desktop
+        is reset. `bring_own_files` does not end it, and it answers while a judge's command runs.
+
+        Returns whether it runs. A server that was started for ``port`` since the last reset is not started again: False means
+        that it has ended since.
+        """
 
     def end_programs(self) -> None:
         """End what the agent has started, whoever its parent is; applications that stay running between tasks go on."""
@@ -210,14 +221,20 @@ class CalledDesktop:
         except (TypeError, ValueError) as error:
             raise DesktopBroken(f"read_file of {path} gave no base64 text") from error
 
-    def run(self, command: Command, *, timeout_s: float = 30.0) -> RunResult:
+    def run(self, command: Command, *, timeout_s: float = 30.0, files: Mapping[str, bytes] | None = None) -> RunResult:
         """See `OsworldDesktop`."""
-        given = command if isinstance(command, str) else list(command)
-        return _row(RunResult, self._call("run", command=given, timeout_s=timeout_s))
+        args: dict[str, Any] = {"command": command if isinstance(command, str) else list(command), "timeout_s": timeout_s}
+        if files:
+            args["files"] = {path: base64.b64encode(data).decode("ascii") for path, data in files.items()}
+        return _row(RunResult, self._call("run", **args))
 
     def launch(self, command: Command) -> None:
         """See `OsworldDesktop`."""
         self._call("launch", command=command if isinstance(command, str) else list(command))
+
+    def serve(self, command: Command, port: int) -> bool:
+        """See `OsworldDesktop`."""
+        return bool(self._call("serve", command=command if isinstance(command, str) else list(command), port=port))
 
     def end_programs(self) -> None:
         """See `OsworldDesktop`."""

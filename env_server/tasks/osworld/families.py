@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import importlib.util
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from computerrl.common.errors import ConfigError, Problem
 from computerrl.env_server.driver import TaskInstance
-from computerrl.env_server.tasks.family import FOREIGN_PREFIX, Family
+from computerrl.env_server.tasks.family import OSWORLD_PREFIX, Family
 from computerrl.env_server.tasks.osworld.check import check_folder
 from computerrl.env_server.tasks.osworld.task import load_task
 
@@ -38,6 +38,12 @@ def missing_readers() -> list[str]:
     return [package for package, module in READERS.items() if importlib.util.find_spec(module) is None]
 
 
+def our_apps(names: Iterable[str]) -> list[str]:
+    """Our names of applications that a task file names; those that could be any are left out."""
+    plain = [name.strip().lower().replace(" ", "_") for name in names]
+    return list(dict.fromkeys(_APPS[name] for name in plain if name in _APPS))
+
+
 @functools.cache
 def families(folder: Path, assets: Path | None) -> Mapping[str, Family]:
     """By name, in the order of the files' paths. Raises `ConfigError` when none can be run, two have the same id, or the judges'
@@ -50,7 +56,7 @@ def families(folder: Path, assets: Path | None) -> Mapping[str, Family]:
     for checked in report.tasks:
         if not checked.runnable:
             continue
-        name = FOREIGN_PREFIX + checked.task_id
+        name = OSWORLD_PREFIX + checked.task_id
         if name in found:
             reason = f"{checked.path} has the id {checked.task_id} of another file of the folder"
             raise ConfigError([Problem("tasks.osworld", reason, "give each task an id of its own")])
@@ -66,7 +72,7 @@ def families(folder: Path, assets: Path | None) -> Mapping[str, Family]:
 def refusal(folder: Path, assets: Path | None, name: str) -> str:
     """Why the task of that family's name cannot be run; empty when the folder has none."""
     for checked in check_folder(folder, assets=assets, fields=_FIELDS).tasks:
-        if FOREIGN_PREFIX + checked.task_id == name and not checked.runnable:
+        if OSWORLD_PREFIX + checked.task_id == name and not checked.runnable:
             return "; ".join(str(one) for one in checked.refusals)
     return ""
 
@@ -77,8 +83,7 @@ def _family(name: str, path: Path, assets: Path | None) -> Family:
     def build(_: random.Random) -> TaskInstance:
         return task.as_instance()
 
-    names = [app.strip().lower().replace(" ", "_") for app in task.file.related_apps]
-    apps = [_APPS[known] for known in names if known in _APPS] or [""]
+    apps = our_apps(task.file.related_apps) or [""]
     return Family(
         name,
         apps[0],

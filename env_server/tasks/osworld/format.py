@@ -1,7 +1,8 @@
 """The task file format of OSWorld and OfficeWorld, as validated types. Reads files; decides nothing about what can be run.
 
-A file is taken as it is: unknown fields are ignored (collections add their own), but every field that has a meaning is checked,
-so that a broken file is an error when it is loaded and never a wrong reward later.
+A file is taken as it is. Unknown fields of a task are ignored, because collections add their own. Unknown fields of an
+evaluator or of a step's parameters are kept, so that the task is refused by their names: they may change the verdict. Every field
+that has a meaning is checked, so that a broken file is an error when it is loaded and never a wrong reward later.
 """
 
 from __future__ import annotations
@@ -27,6 +28,17 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
+class _Strict(_Part):
+    """A part whose unknown fields are kept, to be refused by name."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    @property
+    def unknown_fields(self) -> list[str]:
+        """Names of the fields that this version of the format lacks. A name that begins with an underscore is a remark."""
+        return sorted(name for name in self.model_extra or {} if not name.startswith("_"))
+
+
 # --- set-up steps ----------------------------------------------------------------------------------------------------
 
 
@@ -37,7 +49,7 @@ class Download(_Part):
     path: str
 
 
-class DownloadStep(_Part):
+class DownloadStep(_Strict):
     """``download``: files from the asset folder onto the desktop."""
 
     files: list[Download]
@@ -50,13 +62,13 @@ class Upload(_Part):
     path: str
 
 
-class UploadStep(_Part):
+class UploadStep(_Strict):
     """``upload_file``: the same, files named by a path in the asset folder."""
 
     files: list[Upload]
 
 
-class LaunchStep(_Part):
+class LaunchStep(_Strict):
     """``launch``: start a program and do not wait for it."""
 
     command: Command
@@ -71,7 +83,7 @@ class Until(_Part):
     stderr: str | None = None
 
 
-class ExecuteStep(_Part):
+class ExecuteStep(_Strict):
     """``execute``, ``command``: run a command to its end; with ``until`` again and again."""
 
     command: Command
@@ -89,7 +101,7 @@ class Verification(_Part):
     command_success: str | None = None
 
 
-class VerifiedStep(_Part):
+class VerifiedStep(_Strict):
     """``execute_with_verification``: run a command, then wait until something holds."""
 
     command: Command
@@ -99,19 +111,19 @@ class VerifiedStep(_Part):
     check_interval: float = Field(1, gt=0, le=60)
 
 
-class OpenStep(_Part):
+class OpenStep(_Strict):
     """``open``: a file with its application."""
 
     path: str
 
 
-class SleepStep(_Part):
+class SleepStep(_Strict):
     """``sleep``."""
 
     seconds: float = Field(ge=0, le=120)
 
 
-class WindowStep(_Part):
+class WindowStep(_Strict):
     """``activate_window``, ``close_window``."""
 
     window_name: str
@@ -121,13 +133,13 @@ class WindowStep(_Part):
     """`window_name` is a window class."""
 
 
-class OpenTabsStep(_Part):
+class OpenTabsStep(_Strict):
     """``chrome_open_tabs``."""
 
     urls_to_open: list[str]
 
 
-class CloseTabsStep(_Part):
+class CloseTabsStep(_Strict):
     """``chrome_close_tabs``."""
 
     urls_to_close: list[str]
@@ -147,7 +159,7 @@ class Visit(_Part):
     visit_time_from_now_in_seconds: float = 0
 
 
-class HistoryStep(_Part):
+class HistoryStep(_Strict):
     """``update_browse_history``."""
 
     history: list[Visit]
@@ -220,7 +232,7 @@ class Judge(_Part):
     options: dict[str, Any]
 
 
-class Evaluator(_Part):
+class Evaluator(_Strict):
     """How the end state is judged."""
 
     func: str | list[str]

@@ -99,8 +99,25 @@ def test_read_task_file_no_task_at_all_is_a_config_error(content: bytes, tmp_pat
         read_task_file(tmp_path / "task.json")
 
 
-def test_read_task_file_unknown_fields_do_not_matter(tmp_path: Path) -> None:
-    assert read_task_file(_write(tmp_path, _task(hint="x", evaluator={"note": 1}))).id == "one"
+def test_unknown_fields_of_a_task_and_remarks_do_not_matter(tmp_path: Path) -> None:
+    assert _kinds(tmp_path, hint="x", evaluator={"_note": 1}) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"evaluator": {"weights": [1, 2]}}, "unsupported: evaluator: unknown field weights"),
+        ({"config": [{"type": "sleep", "parameters": {"seconds": 1, "unit": "min"}}]}, "config.0 (sleep): unknown field unit"),
+        (
+            {"evaluator": {"postconfig": [{"type": "open", "parameters": {"path": "/home/user/a", "page": 3}}]}},
+            "evaluator.postconfig.0 (open): unknown field page",
+        ),
+    ],
+)
+def test_unknown_field_that_may_change_the_verdict_is_refused_by_name(changes: Any, named: str, tmp_path: Path) -> None:
+    task = read_task_file(_write(tmp_path, _task(**changes)))
+    (found,) = refusals(task, assets=Assets(_assets(tmp_path / "assets")))
+    assert named in str(found)
 
 
 def test_judges_lists_are_matched_one_by_one(tmp_path: Path) -> None:
