@@ -104,9 +104,11 @@ def train(
     if print_config or dry_run:
         return
     if download:
+        from computerrl.common.models.teacher import teacher_name
         from computerrl.launch.setup.machine_setup import bring_model
 
-        bring_model(_model_of(resolved, resume=resume), download=True, progress=click.echo)
+        for name in filter(None, (_model_of(resolved, resume=resume), teacher_name(resolved))):
+            bring_model(name, download=True, progress=click.echo)
     # Before the imports below, which take a second or two.
     click.echo(f"checking {config} and this machine")
     from computerrl.launch.run import local

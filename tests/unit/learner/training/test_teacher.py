@@ -313,7 +313,7 @@ def test_options_that_do_not_fit_are_refused(options: dict[str, Any], field: str
 def test_teacher_that_is_not_there_is_named_before_anything_starts() -> None:
     (problem,) = teacher_problems(make_config("models/nowhere"))
     assert problem.field == FIELD and "models/nowhere" in problem.reason
-    assert f"{FIELD}=models/nowhere" in problem.next_step
+    assert "hf download models/nowhere" in problem.next_step
     shown = make_config(actor={"prompt": {"format": "compact_vision"}})
     assert "prompts show images" in teacher_problems(shown)[0].reason
 
