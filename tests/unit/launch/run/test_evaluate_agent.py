@@ -6,13 +6,14 @@ import base64
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from computerrl.common.config import TasksConfig
-from computerrl.common.errors import ConfigError
+from computerrl.common.errors import ConfigError, EndpointRefused
 from computerrl.common.metrics import read_json_lines
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.env_server.drivers.screenshots import content_hash
@@ -277,3 +278,24 @@ def test_service_that_refuses_the_key_is_named_before_anything_starts(tmp_path: 
         evaluate(Wish("theirs", server.url, agent="openai", config=CONFIG))
     said = str(refused.value)
     assert "401" in said and KEY not in said and "OPENAI_API_KEY" in said
+
+
+def test_evaluation_that_a_service_broke_off_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked: list[dict[str, Any]] = []
+    refuses = True
+
+    def answer(body: dict[str, Any]) -> Answer:
+        asked.append(body)
+        return (400, {"error": "no more credit"}) if refuses and len(asked) > 6 else answer_chat(body)
+
+    wish = Wish("theirs", agent="openai", config=CONFIG, families=(FAMILY,), episodes=NUM_TASKS, overrides=("tasks.max_steps=6",))
+    with chat_server(answer) as server:
+        with pytest.raises(EndpointRefused, match="no more credit"):
+            evaluate(replace(wish, endpoint=server.url))
+        refuses = False
+        assert evaluate(replace(wish, endpoint=server.url, resume=True)) == 0
+    figures = json.loads((tmp_path / "runs" / "eval-theirs" / "evaluation.json").read_text())
+    assert (figures["all"]["num_rollouts"], figures["all"]["pass@1"]["mean"]) == (NUM_TASKS, 1.0)
+    assert figures["usage"]["num_requests"] == 4 * NUM_TASKS, "what a broken episode asked for is not counted twice"
+    assert len({json.dumps(body) for body in asked}) < len(asked), "the broken episode was played again"
