@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from computerrl.actor.prompts.formats.keys import OTHER_NAMES, joined_keys
+from computerrl.actor.prompts.formats.qwen_computer_use import MAX_CLICKS, POINTED
 from computerrl.common.actions import (
     ACTIONS,
     FINAL_ACTIONS,
@@ -159,15 +160,6 @@ _COMPUTER: Mapping[str, ActionSpec] = {
         ActionSpec("wait", (number("duration", 1),), ""),
     )
 }
-_POINTED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "left_click": ("click", {}),
-    "right_click": ("click", {"button": "right"}),
-    "middle_click": ("click", {"button": "middle"}),
-    "double_click": ("double_click", {}),
-    "triple_click": ("triple_click", {}),
-    "mouse_move": ("hover", {}),
-}
-"""Action of the tool -> ours, and its arguments besides the place."""
 _KEY_NAMES: Mapping[str, str] = {
     **OTHER_NAMES,
     **{f"{name}_{side}": name for name in ("control", "shift", "alt", "super", "meta") for side in "lr"},
@@ -182,7 +174,6 @@ _KEY_NAMES: Mapping[str, str] = {
     "underscore": "_",
 }
 """Names of X11 (xdotool), which the tool uses, in small letters -> names that the desktops know."""
-_MAX_CLICKS = 30
 
 
 class Computer:
@@ -209,8 +200,8 @@ class Computer:
 
     def _action(self, name: str, args: Mapping[str, Any]) -> Action:
         held = self._held(name, args.get("text"))
-        if name in _POINTED:
-            ours, fixed = _POINTED[name]
+        if name in POINTED:
+            ours, fixed = POINTED[name]
             x, y = self._end_of(args)
             return complete(ours, target=x, y=y, **fixed, **({"hold": held} if held else {}))
         match name:
@@ -221,7 +212,7 @@ class Computer:
                 if not (math.isfinite(amount) and round(amount) > 0):
                     raise ActionSyntaxError(f"scroll: scroll_amount is {amount}, which turns no wheel")
                 x, y = self._end_of(args)
-                clicks = min(_MAX_CLICKS, round(amount))
+                clicks = min(MAX_CLICKS, round(amount))
                 return complete("scroll", target=x, y=y, direction=args["scroll_direction"], clicks=clicks)
             case "key":
                 return complete("key", keys=joined_keys([args["text"]], names=_KEY_NAMES))

@@ -42,7 +42,8 @@ FUNCTION = "computer_use"
 MAX_CALL_CHARS = 3 * MAX_ACTION_CHARS
 """Three times, since JSON escapes quotes and line breaks."""
 _BEGIN, _END = "<tool_call>", "</tool_call>"
-_MAX_CLICKS = 30
+MAX_CLICKS = 30
+"""Maximum number of clicks of the wheel in one action."""
 
 
 def _place(name: str, default: object = ...) -> Param:
@@ -76,7 +77,7 @@ _ACTIONS: Mapping[str, ActionSpec] = {
         ActionSpec("terminate", (text("status", choices=("success", "failure")),), "end: `status` says whether the task is done"),
     )
 }
-_POINTED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+POINTED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "left_click": ("click", {}),
     "right_click": ("click", {"button": "right"}),
     "middle_click": ("click", {"button": "middle"}),
@@ -92,7 +93,7 @@ _PARAMETERS: Mapping[str, Mapping[str, Any]] = {
     "start_coordinate": {"type": "array", "description": "[x, y]"},
     "keys": {"type": "array", "description": 'names of keys, such as ["ctrl", "s"]'},
     "text": {"type": "string"},
-    "pixels": {"type": "number", "description": f"clicks of the wheel, at most {_MAX_CLICKS}"},
+    "pixels": {"type": "number", "description": f"clicks of the wheel, at most {MAX_CLICKS}"},
     "time": {"type": "number", "description": "seconds"},
     "status": {"type": "string", "enum": ["success", "failure"]},
 }
@@ -195,8 +196,8 @@ def _refuse_constant(name: str) -> None:
 
 def _to_action(call: Action, grid: Grid) -> Action:
     args = call.args
-    if call.name in _POINTED:
-        name, fixed = _POINTED[call.name]
+    if call.name in POINTED:
+        name, fixed = POINTED[call.name]
         x, y = grid.pixel(args["coordinate"])
         return complete(name, target=x, y=y, **fixed)
     if call.name in _WAYS:
@@ -223,7 +224,7 @@ def _scroll(call: Action, grid: Grid) -> Action:
     place = call.args["coordinate"]
     x, y = (grid.width // 2, grid.height // 2) if place is None else grid.pixel(place)
     direction = _WAYS[call.name][amount < 0]
-    return complete("scroll", target=x, y=y, direction=direction, clicks=min(_MAX_CLICKS, abs(round(amount))))
+    return complete("scroll", target=x, y=y, direction=direction, clicks=min(MAX_CLICKS, abs(round(amount))))
 
 
 # --- action -> call --------------------------------------------------------------------------------------------------
@@ -237,7 +238,7 @@ def _written(**arguments: Any) -> str:
 def _rendered(action: Action, places: Sequence[list[int]]) -> dict[str, Any]:
     """Arguments of the call that means ``action``, with its targets at ``places``. Raises `Unsayable`."""
     given = action.args
-    for name, (ours, fixed) in _POINTED.items():
+    for name, (ours, fixed) in POINTED.items():
         if is_with(action, ours, **fixed):
             return {"action": name, "coordinate": places[0]}
     match action.name:
