@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -311,6 +312,8 @@ def _num_steps(chosen: PromptFormat, answer: str) -> int:
         num_steps += 1
         return count
 
+    with suppress(ActionSyntaxError):
+        chosen.parse(answer, SCREEN)  # Patterns that are compiled at first use would be counted.
     before = sys.gettrace()
     gc.collect()
     gc.disable()  # Finalizers of other objects would run, and be counted, while the completion is parsed.
