@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from computerrl.common.errors import ComputerRLError, ConfigError, EndpointRefused, PictureError, Problem, ResumeError
@@ -238,8 +239,19 @@ class _Evaluation:
         """Journal an answer to each of ``entries``; returns the entries that could not be played."""
         left_out = []
         pool = ThreadPoolExecutor(num_at_a_time, thread_name_prefix="grounding")
+        has_failed = Event()
+
+        def ask(entry: Entry) -> LeftOut | None:
+            if has_failed.is_set():
+                return None  # The thread was free before this entry could be cancelled.
+            try:
+                return self._ask(entry, journal)
+            except BaseException:
+                has_failed.set()
+                raise
+
         try:
-            asked = [pool.submit(self._ask, entry, journal) for entry in entries]
+            asked = [pool.submit(ask, entry) for entry in entries]
             for number, future in enumerate(as_completed(asked), start=1):
                 if (lacking := future.result()) is not None:
                     left_out.append(lacking)
