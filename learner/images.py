@@ -11,7 +11,7 @@ import errno
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from computerrl.common.errors import DiskFull
@@ -27,9 +27,11 @@ Fetch = Callable[[Collection[str]], Mapping[str, bytes]]
 class ImageFolder:
     """Images in ``folder``, which is made when it is needed."""
 
-    def __init__(self, folder: Path, *, num_checkpoints: int = 1) -> None:
-        """``num_checkpoints``: number of the newest sweeps whose images stay."""
+    def __init__(self, folder: Path, *, num_checkpoints: int = 1, others: Sequence[Path] = ()) -> None:
+        """``num_checkpoints``: number of the newest sweeps whose images stay. ``others``: folders with images of the same kind,
+        which are read and never changed, for episodes of other runs."""
         self._folder = folder
+        self._others = tuple(others)
         self._fetching = threading.Lock()
         """Held by the thread that fetches: what two groups show travels once."""
         self._lock = threading.Lock()
@@ -40,6 +42,8 @@ class ImageFolder:
     def read(self, ref: ScreenshotRef) -> bytes:
         """A `common.vision.screens.ReadScreenshot`."""
         path = self._path(ref.content_hash)
+        if not path.exists():
+            path = next((there for other in self._others if (there := other / path.name).exists()), path)
         with path.open("rb") as file:
             data = file.read(MAX_IMAGE_BYTES + 1)
         if len(data) != ref.num_bytes:

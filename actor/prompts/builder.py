@@ -237,11 +237,11 @@ class PromptBuilder:
             return ()
         return tuple(_turn(message, shown, tokenizer=self._tokenizer, images=self._images) for message in prompt.messages)
 
-    def render(self, action_text: str, observation: Observation, *, seed: str = "") -> str:
-        """Completion that stands for a demonstrated action; ``seed`` decides its points in elements.
+    def render(self, action_text: str, observation: Observation, *, seed: str = "", thought: str = "") -> str:
+        """Completion that stands for a demonstrated action. ``seed`` and ``thought``: see `PromptFormat.render`.
 
         Raises `LookupError` when its target is not on screen, and `Unsayable` when the format cannot say it."""
-        return without_opening(self._format.render(action_text, observation, seed=seed).strip(), self._opening)
+        return without_opening(self._format.render(action_text, observation, seed=seed, thought=thought).strip(), self._opening)
 
     def encode_action(self, completion: str) -> np.ndarray:
         """[A] int32, tokens of ``completion`` as the policy would have to sample them, end token included."""

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from computerrl.common.config.base import MAX_PROCESSES, Section
+from computerrl.common.config.base import MAX_PROCESSES, Place, Section
 
 
 class AlgorithmConfig(Section):
@@ -101,6 +101,11 @@ class RecipeConfig(Section):
     run for each application (CODA). Each folder needs a checkpoint, and model and prompt must be those of this run."""
     specialist_episodes: int = Field(32, ge=1)
     """Maximum number of episodes of each family from each folder in `specialists`, drawn at random."""
+    imported: tuple[Place, ...] = ()
+    """Folders of trajectories of other programs (`computerrl import-trajectories`), which are cloned beside the demonstrations.
+    Each was made for the model's tokenizer and the prompt settings of this run, and has to stay where it is."""
+    imported_episodes: int = Field(1000, ge=1)
+    """Maximum number of episodes from each folder in `imported`, drawn at random."""
     bc_epochs: int = Field(2, ge=1)
     """Number of passes over the demonstrations in behaviour cloning."""
     bc_batch_size: int = Field(16, ge=1)

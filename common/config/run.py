@@ -326,7 +326,7 @@ def _split_problems(config: RunConfig) -> list[Problem]:
 def _trains(config: RunConfig) -> bool:
     """Whether the recipe trains anything, by cloning or by RL."""
     recipe = config.learner.recipe
-    clones = recipe.demos_per_family > 0 or any(recipe.demos_of_family.values()) or recipe.specialists
+    clones = recipe.demos_per_family > 0 or any(recipe.demos_of_family.values()) or recipe.specialists or recipe.imported
     return recipe.max_updates > 0 or bool(clones) or config.tasks.recordings is not None
 
 
@@ -366,8 +366,9 @@ def _trained_agent_problems(config: RunConfig, agent: AgentConfig) -> list[Probl
         step = "use actor.engine: agent to evaluate it, or a module:Class, whose model is the policy"
         problems.append(Problem("actor.agent.kind", f"{agent.kind} has a model of its own, which cannot be trained here", step))
     demonstrates = recipe.demos_per_family or any(recipe.demos_of_family.values()) or recipe.demos_of_failures
-    if demonstrates or config.tasks.recordings is not None:
-        step = "set learner.recipe={demos_per_family: 0} and tasks.recordings: null; begin with a policy that succeeds sometimes"
+    if demonstrates or recipe.imported or config.tasks.recordings is not None:
+        step = "set learner.recipe={demos_per_family: 0, imported: []} and tasks.recordings: null"
+        step += "; begin with a policy that succeeds sometimes"
         problems.append(Problem("learner.recipe", "demonstrations cannot be said in an agent's own prompts", step))
     if config.actor.prompt.shows_images:
         step = "use a format without images: the agent's requests hold text"

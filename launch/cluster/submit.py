@@ -152,6 +152,7 @@ _HERE_AND_THERE = (
     preflight.check_families,
     preflight.check_algorithm,
     preflight.check_specialists,
+    preflight.check_imported,
     preflight.check_recordings,
     preflight.check_model,
     preflight.check_endpoint,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from computerrl.common.errors import ResumeError
-from computerrl.launch.commands.options import RUN, Host, OutFile, Run, RunOrRecording
+from computerrl.launch.commands.options import RUN, SET, ConfigFile, Host, OutFile, Run, RunOrRecording
 
 if TYPE_CHECKING:
     from computerrl.launch.export.write import Format
@@ -150,6 +150,53 @@ def export_trajectories(
     click.echo(f"{out}\n{tally.table()}")
 
 
+@click.command("import-trajectories", short_help="Make trajectories of other programs ready to be cloned.")
+@click.argument("source", type=click.Path(path_type=Path, dir_okay=False, exists=True), metavar="SOURCE")
+@click.argument("out", type=click.Path(path_type=Path), metavar="OUT")
+@click.option(
+    "--config", "named", required=True, type=ConfigFile(), metavar="CONFIG", help="Configuration of the run that clones."
+)
+@SET
+@click.option("--images", type=click.Path(path_type=Path), help="Folder of the screenshots. Default: images, beside SOURCE.")
+@click.option("--limit", type=click.IntRange(1), help="Maximum number of trajectories to keep. Default: all.")
+@click.option("--unfinished", is_flag=True, help="Also take trajectories whose task was not completed.")
+@click.option("--thoughts", is_flag=True, help="Take the thoughts of SOURCE over, where the prompt format has thoughts.")
+def import_trajectories(
+    source: Path,
+    out: Path,
+    *,
+    named: Path,
+    overrides: tuple[str, ...],
+    images: Path | None,
+    limit: int | None,
+    unfinished: bool,
+    thoughts: bool,
+) -> None:
+    """Make the trajectories in SOURCE ready to be cloned, in the new folder OUT.
+
+    SOURCE is a file of AgentNet (OpenCUA): one trajectory a line, with screenshots and pyautogui code. The code is read and never
+    run. Each action becomes one of ours. The part of a trajectory before the first step that cannot be said is kept; a table
+    counts what was left out, by reason. OUT holds tokens for the model and the prompts of CONFIG. docs/export.md describes it.
+
+    \b
+    computerrl import-trajectories tasks.jsonl tasks --config vision-quickstart
+    computerrl train vision-quickstart 'learner.recipe.imported=[tasks]'
+    """
+    from computerrl.common.config import load_config
+    from computerrl.launch.imports.write import Wishes, import_trajectories
+    from computerrl.launch.run import local, preflight
+
+    config = load_config(named, overrides=overrides)
+    preflight.require(config, (preflight.check_packages, preflight.check_model, preflight.check_prompt))
+    local.make_model(config)
+    wishes = Wishes(limit, takes_unfinished=unfinished, takes_thoughts=thoughts)
+    tally = import_trajectories(
+        source, out, config=config, images=images, wishes=wishes, tell=lambda line: click.echo(line, err=True)
+    )
+    click.echo(f"{out}\n{tally.table()}")
+    click.echo(f"to clone them: computerrl train {named} 'learner.recipe.imported=[{out}]'")
+
+
 @click.command(short_help="Compare two or more runs on one page.")
 @click.argument("runs", nargs=-1, required=True, type=Run(), metavar="RUN RUN...")
 @click.option("--out", default="compare.html", show_default=True, type=OutFile(), help="File to write.")
@@ -274,4 +321,4 @@ def journal_verify(run: Path) -> None:
     sys.exit(verify_journal(run))
 
 
-COMMANDS = (status, dashboard, replay, report, compare, trace, export_trajectories, phase, journal)
+COMMANDS = (status, dashboard, replay, report, compare, trace, export_trajectories, import_trajectories, phase, journal)

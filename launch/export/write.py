@@ -5,21 +5,18 @@ One trajectory is in memory at a time. The folder has another name until everyth
 
 from __future__ import annotations
 
-import errno
 import json
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from computerrl.common.errors import ConfigError, DiskFull, Problem
+from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.messages import ScreenshotRef
 from computerrl.common.vision.encoded import image_type
 from computerrl.launch.export.agentnet import NoCode, code_of
 from computerrl.launch.export.conversations import Conversations, NoChat
+from computerrl.launch.export.new_folder import require_new, written_whole
 from computerrl.launch.export.parquet import StepTable, require_pyarrow
 from computerrl.launch.export.records import step_rows, trajectory_tree
 from computerrl.launch.export.stored import Selection, StoredRun
@@ -44,37 +41,18 @@ def export_trajectories(run: Path, out: Path, *, kind: Format, selection: Select
     """
     if kind == "parquet":
         require_pyarrow()
-    if out.exists() or out.is_symlink():
-        raise ConfigError([Problem("OUT", f"{str(out)!r:.200} exists already", "give a folder that does not exist yet")])
-    if not out.absolute().parent.is_dir():
-        raise ConfigError([Problem("OUT", f"there is no folder {str(out.parent)!r:.200}", "make it first")])
+    require_new(out)
     stored = StoredRun(run)
     stored.check(selection)
-    with _naming_full_disk(out):
-        aside = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.absolute().parent))
-        try:
-            export = _Export(stored, aside, replace(selection, is_solved=selection.is_solved or kind == "sft"), has_screenshots)
-            _WRITERS[kind](export)
-            account = {"run": stored.name, "format": kind, **export.tally.as_dict()}
-            (aside / ACCOUNT_FILE).write_text(json.dumps(account, indent=2) + "\n", encoding="utf-8")
-            if not export.tally.kept["trajectories"]:
-                reason = f"no trajectory of {stored.name} is left for {kind}\n{export.tally.table()}"
-                raise ConfigError([Problem("RUN", reason, "choose other trajectories or another format")])
-            aside.rename(out)
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
+    with written_whole(out) as aside:
+        export = _Export(stored, aside, replace(selection, is_solved=selection.is_solved or kind == "sft"), has_screenshots)
+        _WRITERS[kind](export)
+        account = {"run": stored.name, "format": kind, **export.tally.as_dict()}
+        (aside / ACCOUNT_FILE).write_text(json.dumps(account, indent=2) + "\n", encoding="utf-8")
+        if not export.tally.kept["trajectories"]:
+            reason = f"no trajectory of {stored.name} is left for {kind}\n{export.tally.table()}"
+            raise ConfigError([Problem("RUN", reason, "choose other trajectories or another format")])
     return export.tally
-
-
-@contextmanager
-def _naming_full_disk(out: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        step = "free space, or choose an OUT on another disk"
-        raise DiskFull(f"no space for the export beside {out}: nothing was kept\n    -> {step}") from error
 
 
 @dataclass

@@ -38,6 +38,7 @@ _ONLY_EVALUATE = (
     "learner.recipe.demos_per_family=0",
     "learner.recipe.demos_of_family={}",
     "learner.recipe.specialists=[]",
+    "learner.recipe.imported=[]",
     "tasks.recordings=null",
     "learner.recipe.eval_before_episodes_per_family=null",
     "learner.recipe.max_updates=0",

@@ -192,9 +192,6 @@ def _about_configs(problem: Problem, config: RunConfig) -> Problem:
 def check_specialists(config: RunConfig, _machine: Machine) -> list[Finding]:
     """Runs to clone from that are none, or were played by another model or with other prompts."""
     problems = []
-    if config.learner.recipe.specialists and has_vision_tower(model_folder(config.model.name)):
-        reason = "the model takes images, and those of other runs' episodes stay in their folders"
-        problems.append(Problem("learner.recipe.specialists", reason, "leave it out, or clone a model that reads text"))
     for run in config.learner.recipe.specialists:
         folder = RunFolder(run)
         if not (folder.checkpoints / "latest").exists():
@@ -209,6 +206,29 @@ def check_specialists(config: RunConfig, _machine: Machine) -> list[Finding]:
             if theirs != ours:
                 reason, step = f"{run!r} has {name} {theirs!r:.80}, not {ours!r:.80}", f"clone from runs with the same {name}"
                 problems.append(Problem("learner.recipe.specialists", reason, step))
+    return [Finding(ConfigError, problem) for problem in problems]
+
+
+def check_imported(config: RunConfig, _machine: Machine) -> list[Finding]:
+    """Imported trajectories that are none, that are not whole, or that were made for other prompts."""
+    from computerrl.common.run_files.imported import image_folders, prompts_digest, read_head
+
+    field, step = "learner.recipe.imported", "import them for this configuration: computerrl import-trajectories (docs/export.md)"
+    problems = []
+    folders = config.learner.recipe.imported
+    for name, images in zip(folders, image_folders(folders), strict=True):
+        try:
+            head = read_head(Path(name))
+            num_images = sum(1 for _ in images.iterdir()) if head.num_images else 0
+        except (OSError, ValueError) as error:
+            problems.append(Problem(field, f"{name!r:.200} is no folder of imported trajectories: {error}", step))
+            continue
+        if head.prompts != prompts_digest(config):
+            reason = f"{name!r:.200} was made for other prompts: for {head.model}, or with another actor.prompt or tasks.actions"
+            problems.append(Problem(field, reason, step))
+        elif num_images != head.num_images:
+            reason = f"{name!r:.200} has {num_images} images, and {head.num_images} were imported"
+            problems.append(Problem(field, reason, step))
     return [Finding(ConfigError, problem) for problem in problems]
 
 
@@ -433,6 +453,7 @@ CHECKS: tuple[Check, ...] = (
     check_families,
     check_algorithm,
     check_specialists,
+    check_imported,
     check_recordings,
     check_model,
     check_prompt,

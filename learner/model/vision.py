@@ -19,6 +19,7 @@ import torch
 from computerrl.common.config import RunConfig
 from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.messages import ScreenshotRef
+from computerrl.common.run_files.imported import image_folders
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.common.vision.probe import PROBE_HASH, PROBE_SIZE, make_image_probe, probe_image
 from computerrl.common.vision.processor import ImageProcessor, load_processor
@@ -123,7 +124,9 @@ def load_vision(model: Any, config: RunConfig, *, folder: Path, recompute: bool)
         return None
     processor = load_processor(folder)
     probe = ImageProbe(processor, vocabulary=int(model.get_input_embeddings().num_embeddings))
-    read = probe.reading(ImageFolder(RunFolder(config.folder).images).read)
+    recipe = config.learner.recipe
+    others = [*image_folders(recipe.imported), *(RunFolder(run).images for run in recipe.specialists)]
+    read = probe.reading(ImageFolder(RunFolder(config.folder).images, others=others).read)
     images = PromptImages(Screens(read, processor))
     return Vision(
         model,

@@ -220,7 +220,8 @@ def rl_phase(config: RunConfig, number: int, *, first_seed: int, temperature: fl
 
 
 def _after_start(config: RunConfig, temperature: float, recorded: Recorded) -> Phase:
-    clones = bool(_demonstrations(config, recorded) or config.learner.recipe.specialists)
+    recipe = config.learner.recipe
+    clones = bool(_demonstrations(config, recorded) or recipe.specialists or recipe.imported)
     return Phase(CLONING, "sft") if clones else _first_rl(config, temperature)
 
 

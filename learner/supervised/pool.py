@@ -67,7 +67,7 @@ class EpisodePool:
             kept[place] = episode
 
     def _strip(self, step: Step) -> Step:
-        return _bare_step(step.prompt_tokens, step.action_tokens, step.images)
+        return bare_step(step.prompt_tokens, step.action_tokens, step.images)
 
     @property
     def num_episodes(self) -> int:
@@ -128,31 +128,42 @@ class EpisodePool:
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """(arrays, JSON-ready rest); `restore` takes them back."""
-        episodes = [episode for family in sorted(self._episodes) for episode in self._episodes[family]]
-        steps = [step for episode in episodes for step in episode.steps]
-        arrays = {
-            "prompt_tokens": _concatenate([step.prompt_tokens for step in steps]),
-            "action_tokens": _concatenate([step.action_tokens for step in steps]),
-            "prompt_lengths": np.array([len(step.prompt_tokens) for step in steps], dtype=np.int32),
-            "action_lengths": np.array([len(step.action_tokens) for step in steps], dtype=np.int32),
-            "episode_lengths": np.array([len(episode.steps) for episode in episodes], dtype=np.int32),
-        }
-        names = [[episode.family, episode.task_id, episode.trajectory_id] for episode in episodes]
-        images = {str(number): to_builtins(step.images) for number, step in enumerate(steps) if step.images}
-        return arrays, {"names": names, "num_seen": dict(self._num_seen), "images": images}
+        arrays, rest = pack_episodes([episode for family in sorted(self._episodes) for episode in self._episodes[family]])
+        return arrays, {**rest, "num_seen": dict(self._num_seen)}
 
     def restore(self, arrays: Mapping[str, np.ndarray], rest: Mapping[str, Any]) -> None:
         """Continue from `state`."""
-        # A checkpoint of before steps named images holds none.
-        images = rest.get("images", {})
-        numbers = itertools.count()
-        prompts = _split(arrays["prompt_tokens"], arrays["prompt_lengths"])
-        actions = _split(arrays["action_tokens"], arrays["action_lengths"])
         self._episodes = {}
         self._num_seen = dict(rest["num_seen"])
-        for (family, task_id, trajectory_id), length in zip(rest["names"], arrays["episode_lengths"], strict=True):
-            steps = tuple(_bare_step(next(prompts), next(actions), _refs(images, next(numbers))) for _ in range(int(length)))
-            self._episodes.setdefault(family, []).append(KeptEpisode(family, task_id, trajectory_id, steps))
+        for episode in unpack_episodes(arrays, rest):
+            self._episodes.setdefault(episode.family, []).append(episode)
+
+
+def pack_episodes(episodes: Sequence[KeptEpisode]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """(flat arrays, JSON-ready rest) of ``episodes``; `unpack_episodes` takes them back."""
+    steps = [step for episode in episodes for step in episode.steps]
+    arrays = {
+        "prompt_tokens": _concatenate([step.prompt_tokens for step in steps]),
+        "action_tokens": _concatenate([step.action_tokens for step in steps]),
+        "prompt_lengths": np.array([len(step.prompt_tokens) for step in steps], dtype=np.int32),
+        "action_lengths": np.array([len(step.action_tokens) for step in steps], dtype=np.int32),
+        "episode_lengths": np.array([len(episode.steps) for episode in episodes], dtype=np.int32),
+    }
+    names = [[episode.family, episode.task_id, episode.trajectory_id] for episode in episodes]
+    images = {str(number): to_builtins(step.images) for number, step in enumerate(steps) if step.images}
+    return arrays, {"names": names, "images": images}
+
+
+def unpack_episodes(arrays: Mapping[str, np.ndarray], rest: Mapping[str, Any]) -> Iterator[KeptEpisode]:
+    """The episodes that `pack_episodes` took, in their order. Raises `KeyError` or `ValueError` where the parts do not fit."""
+    # A checkpoint of before steps named images holds none.
+    images = rest.get("images", {})
+    numbers = itertools.count()
+    prompts = _split(arrays["prompt_tokens"], arrays["prompt_lengths"])
+    actions = _split(arrays["action_tokens"], arrays["action_lengths"])
+    for (family, task_id, trajectory_id), length in zip(rest["names"], arrays["episode_lengths"], strict=True):
+        steps = tuple(bare_step(next(prompts), next(actions), _refs(images, next(numbers))) for _ in range(int(length)))
+        yield KeptEpisode(family, task_id, trajectory_id, steps)
 
 
 def keep_demonstration(trajectory: Trajectory, pool: EpisodePool) -> None:
@@ -282,7 +293,8 @@ def _refs(images: Mapping[str, Any], number: int) -> tuple[ScreenshotRef, ...]:
     return tuple(ScreenshotRef(**ref) for ref in images.get(str(number), ()))
 
 
-def _bare_step(prompt_tokens: np.ndarray, action_tokens: np.ndarray, images: tuple[ScreenshotRef, ...]) -> Step:
+def bare_step(prompt_tokens: np.ndarray, action_tokens: np.ndarray, images: tuple[ScreenshotRef, ...]) -> Step:
+    """A step of which only what is imitated is known."""
     return Step(
         prompt_tokens=prompt_tokens,
         action_tokens=action_tokens,

@@ -18,6 +18,7 @@ from computerrl.common.messages import Step
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.learner.checkpoints.checkpoint import newest_checkpoint, read_checkpoint
 from computerrl.learner.recipe import recipe
+from computerrl.learner.supervised.imported import episodes_of_imports
 from computerrl.learner.supervised.pool import EpisodePool, KeptEpisode, digest, make_batches
 
 _POOL = "successes"
@@ -78,8 +79,8 @@ def make_round(
     success: float = 0.0,
     max_samples: int | None = None,
 ) -> SftRound:
-    """Cloning trains on all demonstrations and on successes of specialists, an Entropulse round on a few successes per task
-    (ComputerRL 3.4).
+    """Cloning trains on all demonstrations, successes of specialists and imported trajectories, an Entropulse round on a few
+    successes per task (ComputerRL 3.4).
 
     ``success``: success rate of the newest training episodes. ``max_samples``: steps that an Entropulse round has time for; None:
     any number.
@@ -87,7 +88,8 @@ def make_round(
     learner = config.learner
     warmup_steps = 0
     if phase == recipe.CLONING:
-        episodes = demonstrations.draw(per_task=1, max_steps=None, salt=phase) + episodes_of_specialists(config)
+        episodes = demonstrations.draw(per_task=1, max_steps=None, salt=phase)
+        episodes += episodes_of_specialists(config) + episodes_of_imports(config)
         epochs, lr = learner.recipe.bc_epochs, learner.recipe.bc_lr
     else:
         settings = learner.entropulse

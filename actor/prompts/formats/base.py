@@ -77,10 +77,11 @@ class PromptFormat(Protocol):
     def parse(self, completion: str, observation: Observation) -> Action:
         """Action in a completion for ``observation``. Raises `common.actions.ActionSyntaxError` with a message for the agent."""
 
-    def render(self, action_text: str, observation: Observation, *, seed: str = "") -> str:
+    def render(self, action_text: str, observation: Observation, *, seed: str = "", thought: str = "") -> str:
         """Completion that `parse` reads as the action in ``action_text`` (`common.actions` grammar), for demonstrations.
 
-        ``seed``: decides the points at which a format with images acts on elements; equal seeds give equal points. Raises
+        ``seed``: decides the points at which a format with images acts on elements; equal seeds give equal points. ``thought``:
+        the thought before the action, where the format has thoughts; empty: one that is made from the action. Raises
         `LookupError` when the action means an element that is not on screen or a place outside it, and `Unsayable`.
         """
 

@@ -57,7 +57,7 @@ class CompactFormat:
     def parse(self, completion: str, observation: Observation) -> Action:
         return parse_action(after_first_thought(completion))
 
-    def render(self, action_text: str, observation: Observation, *, seed: str = "") -> str:
+    def render(self, action_text: str, observation: Observation, *, seed: str = "", thought: str = "") -> str:
         return action_text
 
 
@@ -98,7 +98,7 @@ class CompactVision(CompactFormat):
         call = _TEXT_OR_LEADING_ZEROS.sub(lambda found: found[1] or "", after_first_thought(completion))
         return from_places(parse_action(call), self._grid(observation))
 
-    def render(self, action_text: str, observation: Observation, *, seed: str = "") -> str:
+    def render(self, action_text: str, observation: Observation, *, seed: str = "", thought: str = "") -> str:
         grid, elements = self._grid(observation), observation.elements
         action = to_places(parse_action(action_text), grid, elements, aim=make_aim(elements, grid, seed=seed))
         call, num_digits = render_action(action), len(str(max(grid.ends) - 1))

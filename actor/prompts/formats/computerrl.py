@@ -24,7 +24,12 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from computerrl.actor.prompts.formats.completions import after_thoughts, first_block, first_statement
-from computerrl.actor.prompts.formats.conversation import Conversation, coordinates_in_words, demonstrated_thought
+from computerrl.actor.prompts.formats.conversation import (
+    Conversation,
+    as_thought,
+    coordinates_in_words,
+    demonstrated_thought,
+)
 from computerrl.actor.prompts.formats.coordinates import Extents, Grid, at_centre, thousand
 from computerrl.actor.prompts.formats.points import make_aim
 from computerrl.actor.prompts.formats.published_calls import BY_HAND, CALLS, CLASSES, from_action, to_action
@@ -118,13 +123,13 @@ class _ComputerRL(Conversation):
         """Part of a completion after its thoughts that holds the block."""
         return spoken
 
-    def render(self, action_text: str, observation: Observation, *, seed: str = "") -> str:
+    def render(self, action_text: str, observation: Observation, *, seed: str = "", thought: str = "") -> str:
         action, grid, elements = parse_action(action_text), self._grid(observation), observation.elements
         aim = make_aim(elements, grid, seed=seed) if self.shows_images else at_centre
         call = from_action(action, grid, elements, aim=aim)
         block = f"{_FENCE}python\n{render_call(CALLS[call.name], call.args)}\n{_FENCE}"
-        thought = demonstrated_thought(action, elements, names_screen=not self.hides_names)
-        return f"<think>\n{thought}\n</think>\n{self._wrapped(block)}"
+        said = as_thought(thought) or demonstrated_thought(action, elements, names_screen=not self.hides_names)
+        return f"<think>\n{said}\n</think>\n{self._wrapped(block)}"
 
     def _wrapped(self, block: str) -> str:
         return block

@@ -120,6 +120,10 @@ def demonstrated_thought(action: Action, elements: Sequence[Element], *, names_s
         values = [action.args[param.name] for param in spec.params if param.default is ...]
         quoted = "".join(f' "{value}"' for value in values if isinstance(value, str))
         text = action.name.replace("_", " ") + quoted
-    text = text[:1].upper() + text[1:]
-    # Neither a fence nor a tag of the screen's may end the thought.
-    return one_line(without_tags(text.replace("`", "'").replace("<", "(")), MAX_THOUGHT_CHARS).rstrip(".") + "."
+    return as_thought(text[:1].upper() + text[1:], MAX_THOUGHT_CHARS).rstrip(".") + "."
+
+
+def as_thought(text: str, max_chars: int | None = None) -> str:
+    """``text`` on one line of a completion, before its action: neither a fence nor a tag may end the thought. ``max_chars``: the
+    end of a longer one is left out."""
+    return one_line(without_tags(text.replace("`", "'").replace("<", "(")), max_chars)

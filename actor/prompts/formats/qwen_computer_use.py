@@ -22,7 +22,7 @@ from typing import Any
 
 from computerrl.actor.prompts.formats.base import Unsayable
 from computerrl.actor.prompts.formats.completions import after_first_thought, outside_thoughts
-from computerrl.actor.prompts.formats.conversation import Conversation, coordinates_in_words
+from computerrl.actor.prompts.formats.conversation import Conversation, as_thought, coordinates_in_words
 from computerrl.actor.prompts.formats.coordinates import Extents, Grid, thousand, written_places
 from computerrl.actor.prompts.formats.keys import OTHER_NAMES, joined_keys, split_keys
 from computerrl.actor.prompts.formats.points import make_aim
@@ -134,10 +134,11 @@ class QwenComputerUse(Conversation):
             raise ActionSyntaxError(f"unknown action {name!r:.80}: it is one of {', '.join(_ACTIONS)}")
         return _to_action(bind_values(spec, values), grid)
 
-    def render(self, action_text: str, observation: Observation, *, seed: str = "") -> str:
+    def render(self, action_text: str, observation: Observation, *, seed: str = "", thought: str = "") -> str:
         action, grid, elements = parse_action(action_text), self._grid(observation), observation.elements
         aim = make_aim(elements, grid, seed=seed)
-        return _written(**_rendered(action, written_places(action, grid, elements, aim=aim)))
+        call = _written(**_rendered(action, written_places(action, grid, elements, aim=aim)))
+        return f"{as_thought(thought)}\n{call}" if thought else call
 
 
 def _system(grid: Grid) -> str:

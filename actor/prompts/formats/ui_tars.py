@@ -23,7 +23,12 @@ from typing import Any
 
 from computerrl.actor.prompts.formats.base import Unsayable
 from computerrl.actor.prompts.formats.completions import first_statement, outside_thoughts
-from computerrl.actor.prompts.formats.conversation import Conversation, coordinates_in_words, demonstrated_thought
+from computerrl.actor.prompts.formats.conversation import (
+    Conversation,
+    as_thought,
+    coordinates_in_words,
+    demonstrated_thought,
+)
 from computerrl.actor.prompts.formats.coordinates import Extents, Grid, thousand, written_places
 from computerrl.actor.prompts.formats.keys import OTHER_NAMES, joined_keys, split_keys
 from computerrl.actor.prompts.formats.points import make_aim
@@ -102,12 +107,12 @@ class UITars(Conversation):
             raise ActionSyntaxError(f"the action is longer than {MAX_CALL_CHARS} characters")
         return _to_action(_bound(source), grid)
 
-    def render(self, action_text: str, observation: Observation, *, seed: str = "") -> str:
+    def render(self, action_text: str, observation: Observation, *, seed: str = "", thought: str = "") -> str:
         action, grid, elements = parse_action(action_text), self._grid(observation), observation.elements
-        thought = demonstrated_thought(action, elements, names_screen=not self.hides_names)
+        said = as_thought(thought) or demonstrated_thought(action, elements, names_screen=not self.hides_names)
         aim = make_aim(elements, grid, seed=seed)
         places = written_places(action, grid, elements, aim=aim)
-        return f"Thought: {thought}\nAction: {_rendered(action, places)}"
+        return f"Thought: {said}\nAction: {_rendered(action, places)}"
 
 
 def _system(grid: Grid) -> str:

@@ -317,6 +317,18 @@ def test_learner_fetches_an_image_once_and_keeps_what_pools_and_groups_need(tmp_
     assert again.missing([a, b]) == [a], "an image fetched since the last sweep belongs to groups that may be trained on"
 
 
+def test_images_of_other_runs_are_read_where_they_are_and_never_swept(tmp_path: Path) -> None:
+    ImageFolder(tmp_path / "other").fetch([content_hash(b"a")], lambda names: by_name(b"a"))
+    folder = ImageFolder(tmp_path / "own", others=[tmp_path / "gone", tmp_path / "other"])
+    folder.sweep([])
+    assert folder.read(ref_of(b"a")) == b"a" and not (tmp_path / "own").exists()
+    (tmp_path / "other" / content_hash(b"a")).write_bytes(b"b")
+    with pytest.raises(ValueError, match="another image than its name says"):
+        folder.read(ref_of(b"a"))
+    with pytest.raises(FileNotFoundError):
+        folder.read(ref_of(b"b"))
+
+
 def test_learner_without_space_for_images_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **options: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

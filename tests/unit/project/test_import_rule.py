@@ -29,7 +29,7 @@ FLOORS = {
         "events counters client_batches images orders delivery assignments trajectories peers core journal client service process"
     ),
     "env_server": "driver image guest tasks judging drivers client gym serving process live front",
-    "launch": "plan setup simulation supervision watch report web grounding export run cluster commands",
+    "launch": "plan setup simulation supervision watch report web grounding export imports run cluster commands",
     "learner": (
         "client poison images objective tiny_vision model_store pretraining weights algorithms model checkpoints contracts"
         " training recipe supervised accounts phases conductor process"

@@ -52,6 +52,7 @@ WRONG_NAMES = [
     ["compare", "nope", "nope"],
     ["trace", "nope"],
     ["export-trajectories", "nope", "out"],
+    ["import-trajectories", "--config", "nope", "tasks.jsonl", "out"],
     ["phase", "sft", "nope"],
     ["journal", "ls", "nope"],
     ["journal", "cat", "nope"],

@@ -129,13 +129,6 @@ def test_pointer_to_a_file_is_named_as_one(tmp_path: Path, name: str, content: s
     assert f"{name} in " in finding.problem.reason and "pointer, not the file itself" in finding.problem.reason
 
 
-def test_specialists_of_a_model_that_takes_pictures_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"vision_config": {}}')
-    sections = {"model": {"name": str(tmp_path)}, "learner": {"recipe": {"specialists": [str(tmp_path / "run")]}}}
-    findings = preflight.check_specialists(config(**sections), MACHINE)
-    assert any("takes images" in finding.problem.reason for finding in findings)
-
-
 def test_memory_no_room_for_one_desktop_says_so() -> None:
     [finding] = preflight.check_memory(config(), replace(MACHINE, available_memory_mb=1000))
     assert "more memory" in finding.problem.next_step

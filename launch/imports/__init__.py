@@ -1,0 +1,1 @@
+"""Trajectories of other programs as data to clone (`computerrl import-trajectories`)."""
