@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import stat
 import struct
+import weakref
 
 import numpy as np
 
@@ -30,7 +31,9 @@ class FrameBuffer:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             raise DesktopBroken(f"desktop {index} handed over no frame buffer")
-        self._file = os.fdopen(descriptor, "rb", buffering=0)
+        self._descriptor = descriptor
+        # The last frame can be read for as long as somebody holds this object.
+        weakref.finalize(self, os.close, descriptor)
         header = _HEADER.unpack(self._read(_HEADER.size, offset=0))
         num_header_bytes, num_colors, found_width, found_height, bits = header[0], header[19], header[4], header[5], header[11]
         if bits != 32 or (found_width, found_height) != (width, height):
@@ -54,7 +57,7 @@ class FrameBuffer:
 
     def _read(self, num_bytes: int, *, offset: int) -> bytes:
         try:
-            data = os.pread(self._file.fileno(), num_bytes, offset)
+            data = os.pread(self._descriptor, num_bytes, offset)
         except OSError as error:
             raise DesktopBroken(f"desktop {self._index}: its frame buffer cannot be read: {error}") from error
         if len(data) < num_bytes:
