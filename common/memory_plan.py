@@ -26,24 +26,28 @@ PROCESS_MB = {
     "actor/endpoint": 700,
     "actor/agent": 700,
     "actor/central": 450,
-    "learner": 1000,
+    "learner": 450,
 }
 """Resident memory of each kind of process without its model: interpreter, libraries, buffers (measured, rounded up)."""
 VLLM_CACHE_MB = 512
 """Of the keys and values that a second vLLM engine in a process keeps on a CPU; the first one's are counted above."""
 BUILT_IN_PARAMETERS = {"smollm2-135m": (135_000_000, 30), "tiny-vision": (138_000_000, 30), "tiny-random": (4_000_000, 2)}
 """Parameters and layers of models that may not have been made yet."""
-BUILT_IN_HEADS = {"smollm2-135m": 49_152 * 576, "tiny-vision": 49_152 * 576, "tiny-random": 49_152 * 16}
-"""Numbers of their output matrices."""
+BUILT_IN_OUTPUTS = {"smollm2-135m": (49_152, 576), "tiny-vision": (49_152, 576), "tiny-random": (49_152, 16)}
+"""Rows and columns of their output matrices: tokens, and numbers of a token's state."""
 
 Recomputation = Literal["none", "full"]
 """What `learner.activation_checkpointing` comes to."""
 
-_KEPT_WIDTHS: dict[Recomputation, float] = {"none": 18.5, "full": 1.0}
+_KEPT_WIDTHS: dict[Recomputation, float] = {"none": 19.7, "full": 1.0}
 """Numbers that a trained layer keeps of a token, by those of the token's state, beside probabilities of attention. Measured
 (`computerrl bench learner`): SmolLM2-135M in packs of 4,096 tokens."""
-_PROBABILITY_WIDTHS = 18.5 / 4096
+_PROBABILITY_WIDTHS = 19.7 / 4096
 """The same of a token's probabilities of attention, by each token of its pack; nothing where they are recomputed."""
+_HELD_SHARE = 0.5
+"""Of what keeping all of a trained tower would take, what the C library holds where blocks are recomputed: tensors of many sizes
+come and go, and the holes between them are not given back (measured, `computerrl bench vision`; with
+MALLOC_MMAP_THRESHOLD_=1048576 in the environment a process holds half of that, and takes a third longer)."""
 _USED_SHARE = 0.9
 """Part of the free memory that may be planned for: allocators lose some, and activations are estimated."""
 
@@ -56,13 +60,13 @@ class Choice:
     reason: str
 
 
-def choose_recomputation(config: RunConfig, *, room_mb: float, num_sharing: int = 1) -> Choice:
-    """The configured value; for auto none where ``num_sharing`` ranks that keep all activations fit into ``room_mb``, else
-    full."""
+def choose_recomputation(config: RunConfig, *, room_mb: float, num_sharing: int = 1, on_card: bool = False) -> Choice:
+    """The configured value; for auto none where ``num_sharing`` ranks that keep all activations fit into ``room_mb``, which is a
+    card's memory if ``on_card``, else full."""
     wanted = config.learner.activation_checkpointing
     if wanted != "auto":
         return Choice(wanted, "configured")
-    keeping_mb = num_sharing * learner_mb(config, "none")
+    keeping_mb = num_sharing * learner_mb(config, "none", on_card=on_card)
     fits = keeping_mb <= _USED_SHARE * room_mb
     reason = f"keeping all activations takes {keeping_mb} MiB, with a tenth to spare, of {max(0.0, room_mb):.0f} MiB"
     return Choice("none" if fits else "full", reason)
@@ -115,7 +119,7 @@ def _head_bytes(config: RunConfig) -> int:
     """Of the float32 copy of the output matrix that `model.head_dtype` float32 costs."""
     if config.model.head_dtype == "model" or config.model.dtype == "float32" or config.actor.served_at is not None:
         return 0
-    return 4 * _head_numbers(config.model.name)
+    return 4 * math.prod(_output_size(config.model.name))
 
 
 def _sizes(config: RunConfig) -> tuple[int, float, int]:
@@ -132,7 +136,7 @@ def _teacher_bytes(config: RunConfig) -> int:
     name = teacher_name(config)
     if name is None:
         return 0
-    of_head = 4 * _head_numbers(name) if _head_bytes(config) else 0
+    of_head = 4 * math.prod(_output_size(name)) if _head_bytes(config) else 0
     return model_size(name)[0] * _compute_bytes(config) + of_head
 
 
@@ -142,21 +146,27 @@ def _tower_parameters(config: RunConfig) -> int:
     return 0 if tower is None else tower.num_parameters
 
 
-def learner_mb(config: RunConfig, recomputation: Recomputation) -> int:
+def learner_mb(config: RunConfig, recomputation: Recomputation, *, on_card: bool = False) -> int:
     """Of one rank that computes ``recomputation`` again, unless another one is configured: compute weights, which each rank loads
-    whole, and a teacher's; for what is trained two Adam moments and a gradient in fp32, and a master where the weights are none
-    themselves, which ranks divide; what a pack's forward pass keeps."""
+    whole, and a teacher's; for what is trained, which ranks divide, two Adam moments and a gradient in fp32, a master where the
+    weights are none themselves, and the copy of masters and moments that is written as a checkpoint; what a pack's forward pass
+    keeps. ``on_card``: without that copy, which is made on the host."""
     num_parameters, trained, num_layers = _sizes(config)
     compute_bytes, wanted = _compute_bytes(config), config.learner.activation_checkpointing
     # Adapters are a hundredth of the weights.
-    trained_bytes = 0 if config.learner.lora is not None else 12 if compute_bytes == 4 else 16
+    trained_bytes = 12 if compute_bytes == 4 else 16
+    trained_bytes = 0 if config.learner.lora is not None else trained_bytes + (0 if on_card else 12)
     computed_again = recomputation if wanted == "auto" else wanted
     widths = _KEPT_WIDTHS[computed_again] + (_PROBABILITY_WIDTHS * config.max_pack_tokens if computed_again == "none" else 0)
-    kept = _activation_bytes(config, num_parameters, num_layers, kept_widths=widths)
+    kept = _activation_bytes(config, num_layers, kept_widths=widths)
+    images = image_plan(config, recomputation, on_card=on_card)
+    if images is not None:
+        # A frozen tower has ended its work when the language model begins.
+        pass_bytes, features = images.pass_mb * 2**20, images.features_mb * 2**20
+        kept = (max(kept, pass_bytes) if config.model.vision == "frozen" else kept + pass_bytes) + features
     num_bytes = num_parameters * compute_bytes + _head_bytes(config) + trained * trained_bytes / config.learner.num_ranks + kept
     num_bytes += _teacher_bytes(config)
-    images = image_plan(config, recomputation)
-    return PROCESS_MB["learner"] + int(num_bytes / 2**20) + (images.learner_mb if images is not None else 0)
+    return PROCESS_MB["learner"] + int(num_bytes / 2**20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,15 +183,10 @@ class ImagePlan:
     features_mb: int
     """Features that the learner keeps while the tower is frozen, at most."""
 
-    @property
-    def learner_mb(self) -> int:
-        """Of a learner's rank, beside the model."""
-        return self.pass_mb + self.features_mb
 
-
-def image_plan(config: RunConfig, recomputation: Recomputation) -> ImagePlan | None:
+def image_plan(config: RunConfig, recomputation: Recomputation, *, on_card: bool = False) -> ImagePlan | None:
     """None where prompts show no images, where the model has no tower that is known here, where its folder is not there yet, and
-    for a screen that it does not take (another check reports it).
+    for a screen that it does not take (another check reports it). ``on_card``: the learner's tower works on a GPU.
 
     Raises `ConfigError` for a folder without an image processor."""
     folder = model_folder(config.model.name)
@@ -204,6 +209,9 @@ def image_plan(config: RunConfig, recomputation: Recomputation) -> ImagePlan | N
         recomputed = (recomputation if wanted == "auto" else wanted) == "full"
         num_at_once, kept = num_in_pack, "inputs" if recomputed else "everything"
     num_bytes = tower.pass_bytes(num_at_once * patches, kept=kept, element_bytes=element_bytes)
+    if kept == "inputs" and not on_card:
+        everything = tower.pass_bytes(num_at_once * patches, kept="everything", element_bytes=element_bytes)
+        num_bytes = max(num_bytes, int(_HELD_SHARE * everything))
     features_mb = config.learner.image_cache_mb if config.model.vision == "frozen" else 0
     return ImagePlan(num_tokens, tower, num_in_pack, num_bytes >> 20, features_mb)
 
@@ -233,13 +241,14 @@ def _sampling_parts(config: RunConfig, engine_mb: int) -> list[tuple[str, int, i
     ]
 
 
-def _activation_bytes(config: RunConfig, num_parameters: int, num_layers: int, *, kept_widths: float) -> float:
+def _activation_bytes(config: RunConfig, num_layers: int, *, kept_widths: float) -> float:
     """Of one pack, estimated."""
+    if config.actor.served_at is not None:
+        return 0.0
     # Gradients of a tower pass all layers.
     top = None if config.model.vision == "trained" else config.model.trainable_top_layers
     layers = num_layers if top is None else min(top, num_layers)
-    # A layer of a transformer has about 12 times the square of its width.
-    width = ((num_parameters - _tower_parameters(config)) / (12 * max(1, num_layers))) ** 0.5
+    _, width = _output_size(config.model.name)
     return config.max_pack_tokens * width * kept_widths * _compute_bytes(config) * layers
 
 
@@ -258,16 +267,17 @@ def model_size(name: str) -> tuple[int, int]:
         return 0, 1
 
 
-def _head_numbers(name: str) -> int:
-    """Numbers of the output matrix; 0 when there is no such model (another check reports it)."""
+def _output_size(name: str) -> tuple[int, int]:
+    """(tokens, numbers of a token's state): rows and columns of the output matrix; zeros when there is no such model (another
+    check reports it)."""
     if name in BUILT_IN_MODELS:
-        return BUILT_IN_HEADS[name]
+        return BUILT_IN_OUTPUTS[name]
     try:
         tree = _config_tree(model_folder(name))
         text = tree.get("text_config") or tree
-        return int(text["vocab_size"]) * int(text["hidden_size"])
+        return int(text["vocab_size"]), int(text["hidden_size"])
     except (OSError, ValueError, AttributeError, TypeError, KeyError):
-        return 0
+        return 0, 0
 
 
 def _config_tree(folder: Path) -> dict[str, Any]:

@@ -48,11 +48,13 @@ def memory_rows(folder: Path, *, quick: bool) -> Iterator[Row]:
 
 
 def _update(folder: Path, model: Path, vision: str, recomputation: str, number: int) -> tuple[float, float]:
-    """MiB of two updates on ``number`` screens: the peak of the resident set, and the plan's. The optimizer's moments are made at
-    the end of the first one, when nothing else is held any more."""
+    """MiB of two updates on ``number`` screens, the second one while a checkpoint is written: the peak of the resident set, and
+    the plan's. The optimizer's moments are made at the end of the first one, when nothing else is held any more."""
     from computerrl.common.memory_plan import learner_mb
     from computerrl.learner.algorithms import PolicyAges
+    from computerrl.learner.checkpoints.checkpoint import CheckpointStore
     from computerrl.learner.model.policy import load_policy
+    from computerrl.learner.supervised.pool import pack_run
     from computerrl.learner.training.trainer import Trainer
 
     run = VisionRun(
@@ -62,14 +64,23 @@ def _update(folder: Path, model: Path, vision: str, recomputation: str, number: 
         dtype="float32",
         top_layers=None,
         vision=vision,
-        learner={"activation_checkpointing": recomputation, "max_pack_tokens": number * _TOKENS, "num_threads": 2},
+        learner={
+            "activation_checkpointing": recomputation,
+            "max_pack_tokens": number * _TOKENS,
+            "num_threads": 2,
+            # There are too few screens to fill more.
+            "image_cache_mb": 16,
+        },
     )
     # A new process begins with its parent's peak, which is forgotten here (proc_pid_clear_refs(5)).
     Path("/proc/self/clear_refs").write_text("5")
     trainer = Trainer(run.config, load_policy(run.config))
     group = run.group([run.step(run.take(seed, _SCREEN), [11, 12, 13 + seed], [-1.0] * 3) for seed in range(number)] * 2)
+    store = CheckpointStore(folder / "checkpoints" / f"{vision}-{recomputation}-{number}", num_kept=1)
     for _ in range(2):
         trainer.update(trainer.algorithm.prepare([group], ages=PolicyAges(0)))
+        store.save(*pack_run({}, trainer.state_dict(), {}), cursor=0)
+    store.close()
     found = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
     assert found is not None, "the kernel counts no peak"
     peak_mb = int(found[1]) / 2**10

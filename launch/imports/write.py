@@ -8,6 +8,7 @@ another past.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -217,7 +218,8 @@ class _Import:
         try:
             ref = self._pictures.ref(self.images / path)
         except PictureError:
-            is_there = (self.images / path).exists()
+            # Not a method of the path, which raises an error for a name that no file can have.
+            is_there = os.path.exists(self.images / path)
             raise _Unusable("a screenshot that cannot be read" if is_there else "a screenshot that is missing") from None
         if ref.num_bytes > MAX_IMAGE_BYTES:
             raise _Unusable(f"a screenshot of more than {MAX_IMAGE_BYTES >> 20} MiB")

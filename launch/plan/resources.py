@@ -102,5 +102,5 @@ def describe_choice(config: RunConfig, choice: Choice | None) -> str:
     wanted = config.learner.activation_checkpointing
     if wanted != "auto":
         return f"activation_checkpointing {wanted}: configured"
-    need_mb = learner_mb(config, "none")
+    need_mb = learner_mb(config, "none", on_card=True)
     return f"activation_checkpointing auto: none where {need_mb} MiB of a GPU, with a tenth to spare, are free for it, else full"

@@ -356,7 +356,7 @@ def agreed_recomputation(config: RunConfig, *, device: torch.device, ranks: Rank
     if device.type == "cuda":
         free_mb, total_mb = (num_bytes / 2**20 for num_bytes in torch.cuda.mem_get_info())
         room_mb = card_room_mb(config, total_mb=total_mb, free_mb=free_mb, num_cards=torch.cuda.device_count())
-        choice = choose_recomputation(config, room_mb=room_mb)
+        choice = choose_recomputation(config, room_mb=room_mb, on_card=True)
     else:
         total, available = host.total_and_available_mb()
         room_mb = host_room_mb(config, total_mb=total, available_mb=available)

@@ -240,6 +240,16 @@ def test_screenshot_outside_its_folder_is_never_read(name: str, models: dict[str
     assert reasons(tally) == {"a screenshot outside the folder of screenshots": (0, 1), "after a step that was left out": (0, 0)}
 
 
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b", ""])
+def test_screenshot_with_a_name_that_no_file_has_is_left_out(name: str, models: dict[str, Path], tmp_path: Path) -> None:
+    one = trajectory("sort", CLICK, DONE)
+    source = dataset(tmp_path / "data", one)
+    one["traj"][1]["image"] = name
+    source.write_text(json.dumps(one))
+    tally, (episode,) = imported(source, tmp_path / "out", config_of(models))
+    assert len(episode.steps) == 1 and any("a screenshot that" in reason for reason in tally.left_out)
+
+
 def test_trajectories_are_left_out_by_their_reason(models: dict[str, Path], tmp_path: Path) -> None:
     unfinished = trajectory("other", CLICK, DONE, task_completed=False)
     source = dataset(
