@@ -149,13 +149,12 @@ def _tower_parameters(config: RunConfig) -> int:
 def learner_mb(config: RunConfig, recomputation: Recomputation, *, on_card: bool = False) -> int:
     """Of one rank that computes ``recomputation`` again, unless another one is configured: compute weights, which each rank loads
     whole, and a teacher's; for what is trained, which ranks divide, two Adam moments and a gradient in fp32, a master where the
-    weights are none themselves, and the copy of masters and moments that is written as a checkpoint; what a pack's forward pass
-    keeps. ``on_card``: without that copy, which is made on the host."""
+    weights are none themselves; what a pack's forward pass keeps; `checkpoint_mb`. ``on_card``: of a GPU, which has no part in
+    checkpoints."""
     num_parameters, trained, num_layers = _sizes(config)
     compute_bytes, wanted = _compute_bytes(config), config.learner.activation_checkpointing
     # Adapters are a hundredth of the weights.
-    trained_bytes = 12 if compute_bytes == 4 else 16
-    trained_bytes = 0 if config.learner.lora is not None else trained_bytes + (0 if on_card else 12)
+    trained_bytes = 0 if config.learner.lora is not None else 12 if compute_bytes == 4 else 16
     computed_again = recomputation if wanted == "auto" else wanted
     widths = _KEPT_WIDTHS[computed_again] + (_PROBABILITY_WIDTHS * config.max_pack_tokens if computed_again == "none" else 0)
     kept = _activation_bytes(config, num_layers, kept_widths=widths)
@@ -166,7 +165,13 @@ def learner_mb(config: RunConfig, recomputation: Recomputation, *, on_card: bool
         kept = (max(kept, pass_bytes) if config.model.vision == "frozen" else kept + pass_bytes) + features
     num_bytes = num_parameters * compute_bytes + _head_bytes(config) + trained * trained_bytes / config.learner.num_ranks + kept
     num_bytes += _teacher_bytes(config)
-    return PROCESS_MB["learner"] + int(num_bytes / 2**20)
+    return PROCESS_MB["learner"] + int(num_bytes / 2**20) + (0 if on_card else checkpoint_mb(config))
+
+
+def checkpoint_mb(config: RunConfig) -> int:
+    """Of the copy of masters and moments, in fp32, that one rank writes as a checkpoint; on the host, wherever it trains."""
+    _, trained, _ = _sizes(config)
+    return 0 if config.learner.lora is not None else int(12 * trained / config.learner.num_ranks / 2**20)
 
 
 @dataclass(frozen=True, slots=True)

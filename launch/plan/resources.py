@@ -9,6 +9,7 @@ from computerrl.common.config import RunConfig
 from computerrl.common.memory_plan import (
     PROCESS_MB,
     Choice,
+    checkpoint_mb,
     choose_recomputation,
     engine_mb,
     image_plan,
@@ -40,7 +41,9 @@ def role_resources(config: RunConfig, *, learner_has_gpus: bool = False) -> dict
     is_central = actor.inference == "central"
     num_ranks = ranks_per_node(config)
     engine_cores = actor.num_threads or cluster.cores_per_engine
-    rank_mb, sampling_mb = learner_mb(config, "full" if learner_has_gpus else "none"), engine_mb(config)
+    rank_mb, sampling_mb = learner_mb(config, "none"), engine_mb(config)
+    if learner_has_gpus:
+        rank_mb = learner_mb(config, "full", on_card=True) + checkpoint_mb(config)
     desktops_mb = config.desktop.num_desktops * config.desktop.memory_per_desktop_mb
     desktop_cores = max(1, math.ceil(config.desktop.num_desktops * cluster.cores_per_desktop))
     found: dict[Role, tuple[int, float, int]] = {
