@@ -29,6 +29,8 @@ PROCESS_MB = {
     "learner": 450,
 }
 """Resident memory of each kind of process without its model: interpreter, libraries, buffers (measured, rounded up)."""
+CUDA_HOST_MB = 2000
+"""Of the host, for a learner's rank on a GPU: CUDA's libraries and page-locked buffers. Assumed, not measured."""
 VLLM_CACHE_MB = 512
 """Of the keys and values that a second vLLM engine in a process keeps on a CPU; the first one's are counted above."""
 BUILT_IN_PARAMETERS = {"smollm2-135m": (135_000_000, 30), "tiny-vision": (138_000_000, 30), "tiny-random": (4_000_000, 2)}

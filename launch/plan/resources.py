@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from computerrl.common.config import RunConfig
 from computerrl.common.memory_plan import (
+    CUDA_HOST_MB,
     PROCESS_MB,
     Choice,
     checkpoint_mb,
@@ -43,7 +44,7 @@ def role_resources(config: RunConfig, *, learner_has_gpus: bool = False) -> dict
     engine_cores = actor.num_threads or cluster.cores_per_engine
     rank_mb, sampling_mb = learner_mb(config, "none"), engine_mb(config)
     if learner_has_gpus:
-        rank_mb = learner_mb(config, "full", on_card=True) + checkpoint_mb(config)
+        rank_mb = CUDA_HOST_MB + learner_mb(config, "full", on_card=True) + checkpoint_mb(config)
     desktops_mb = config.desktop.num_desktops * config.desktop.memory_per_desktop_mb
     desktop_cores = max(1, math.ceil(config.desktop.num_desktops * cluster.cores_per_desktop))
     found: dict[Role, tuple[int, float, int]] = {

@@ -9,7 +9,14 @@ import torch
 
 from computerrl.common import host
 from computerrl.common.config import RunConfig
-from computerrl.common.memory_plan import card_room_mb, choose_recomputation, host_room_mb, learner_mb, memory_parts
+from computerrl.common.memory_plan import (
+    CUDA_HOST_MB,
+    card_room_mb,
+    choose_recomputation,
+    host_room_mb,
+    learner_mb,
+    memory_parts,
+)
 from computerrl.launch.plan.machine import Machine
 from computerrl.launch.plan.resources import describe_choice, plan_memory, role_resources
 from computerrl.learner.model.policy import agreed_recomputation
@@ -75,7 +82,8 @@ def test_plan_of_a_machine_with_a_gpu_leaves_the_choice_to_the_learner(monkeypat
 
 def test_host_of_a_learner_on_gpus_is_asked_for_no_activations() -> None:
     without, on_gpus = role_resources(config()), role_resources(config(), learner_has_gpus=True)
-    assert on_gpus["learner"].memory_mb < without["learner"].memory_mb
+    libraries_mb = CUDA_HOST_MB * config().cluster.memory_margin
+    assert on_gpus["learner"].memory_mb - libraries_mb < without["learner"].memory_mb
 
 
 class OtherRankIsFull(Solo):
