@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -30,10 +31,8 @@ def write_episodes(folder: Path, episodes: Sequence[KeptEpisode], *, number: int
 
 def read_episodes(folder: Path) -> Iterator[KeptEpisode]:
     """All episodes of ``folder``, one file in memory at a time. Raises `ConfigError` for a file that is missing or damaged."""
-    number = 0
-    while number == 0 or _path(folder, number).exists():
+    for number in range(math.ceil(read_head(folder).num_episodes / EPISODES_PER_FILE)):
         yield from _read(_path(folder, number))
-        number += 1
 
 
 def episodes_of_imports(config: RunConfig) -> list[KeptEpisode]:

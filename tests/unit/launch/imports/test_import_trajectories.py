@@ -371,6 +371,21 @@ def test_damaged_file_is_named(models: dict[str, Path], tmp_path: Path) -> None:
             episodes_of_imports(config_of(models, imported=[out]))
 
 
+def test_file_that_is_missing_is_named_and_never_passed_over(
+    models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("computerrl.learner.supervised.imported.EPISODES_PER_FILE", 2)
+    out = tmp_path / "out"
+    _, episodes = imported(
+        dataset(tmp_path / "data", *(trajectory(f"task{one}", DONE) for one in range(5))), out, config_of(models)
+    )
+    assert [episode.task_id for episode in episodes] == [f"agentnet/task{one}" for one in range(5)]
+    for name in ("episodes-00002.safetensors", "episodes-00001.safetensors"):
+        (out / name).unlink()
+        with pytest.raises(ConfigError, match=f"{name} cannot be read"):
+            list(read_episodes(out))
+
+
 def test_command_prints_the_account_and_the_next_step(models: dict[str, Path], tmp_path: Path) -> None:
     source = dataset(tmp_path / "data", trajectory("sort", CLICK, DONE), trajectory("none", "pyautogui.mouseDown()"))
     config, out = tmp_path / "config.yaml", tmp_path / "out"
