@@ -165,6 +165,14 @@ def own_threads() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def own_niceness() -> Iterator[None]:
+    """A process that gave way cannot take it back, unless it is root's: all tests after it would be slow."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    yield
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before, "the test changed the niceness of the process that plays all tests"
+
+
+@pytest.fixture(autouse=True)
 def own_logging() -> Iterator[None]:
     """Commands that a test runs in its own process configure logging for all that follows."""
     yield

@@ -26,6 +26,7 @@ def show_run(folder: Path, *, host: str, port: int, page: str, command: str, wit
     """Serve until SIGINT or SIGTERM. Raises `SetupError`, `ResumeError`."""
     from computerrl.common import lifecycle
 
+    read_resolved(folder)  # Refused before this process gives way: no user but root can take niceness back.
     if with_parent:
         lifecycle.die_with_parent()
     os.nice(NICE)
