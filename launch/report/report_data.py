@@ -7,11 +7,12 @@ is None.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
 from computerrl.common.messages import Status
+from computerrl.launch.report.chance import Chance, Compared, Targets, compare
 from computerrl.launch.watch.run_state import Record, RunState
 
 EVALUATIONS = {
@@ -27,7 +28,7 @@ EVALUATION_TITLES = {
     "success_after_bc": "after cloning",
     "success_after_rl": "after RL",
     "success_blank_images": "with black images",
-    "success_foreign_images": "with other screens (chance)",
+    "success_foreign_images": "with other screens",
 }
 CONTROLS = ("success_blank_images", "success_foreign_images")
 """Shown only where they were played."""
@@ -95,9 +96,10 @@ def figures(
 ) -> dict[str, Any]:
     """All fields of report.json that come from the records."""
     summary = state.summary or {}
-    totals = EpisodeTotals()
+    totals, targets = EpisodeTotals(), Targets()
     for episode in episodes:
         totals.add(episode)
+        targets.add(episode)
     evaluations = {record.get("phase"): record for record in (*state.evaluations, *state.controls)}
     wall_s = active.total_s
     env_steps = int(summary.get("env_steps") or max(totals.num_steps, int(state.last_update.get("env_steps") or 0)))
@@ -108,6 +110,7 @@ def figures(
     ages = [record["policy_age_max"] for record in state.updates if record.get("policy_age_max") is not None]
     return {
         **{name: success_of(evaluations[phase]) if phase in evaluations else None for name, phase in EVALUATIONS.items()},
+        "chances": {family: asdict(chance) for family, chance in targets.chances().items()},
         "wall_s": round(wall_s, 1),
         "env_steps": env_steps,
         "env_steps_per_s": round(env_steps / wall_s, 2) if wall_s > 0 else None,
@@ -136,6 +139,13 @@ def figures(
 def shown_evaluations(report: Mapping[str, Any]) -> dict[str, str]:
     """Field -> title of the evaluations that a page has a place for."""
     return {name: title for name, title in EVALUATION_TITLES.items() if name not in CONTROLS or report.get(name) is not None}
+
+
+def shown_controls(report: Mapping[str, Any]) -> list[tuple[str, Compared]]:
+    """(title, comparison with an agent that sees no screen) of the evaluations with wrong screens."""
+    chances = {family: Chance(**chance) for family, chance in report["chances"].items()}
+    played = [(EVALUATION_TITLES[name], compare(report[name]["families"], chances)) for name in CONTROLS if report.get(name)]
+    return [(title, compared) for title, compared in played if compared is not None]
 
 
 def tiles(report: Mapping[str, Any]) -> list[dict[str, str]]:

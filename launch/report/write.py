@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,6 +25,7 @@ from computerrl.launch.plan.run_names import REPORT_FILE, read_resolved
 from computerrl.launch.report.charts import PAGE_FOLDER, Band
 from computerrl.launch.report.film_strips import Strip, make_strips
 from computerrl.launch.report.report_data import (
+    CONTROLS,
     EVALUATIONS,
     ActiveTime,
     Attempt,
@@ -31,6 +33,7 @@ from computerrl.launch.report.report_data import (
     long_duration,
     number,
     percent,
+    shown_controls,
     shown_evaluations,
     tiles,
 )
@@ -141,6 +144,8 @@ def render_page(report: dict[str, Any], *, state: RunState, active: ActiveTime, 
             report=report,
             tiles=tiles(report),
             evaluations=[(title, report[name]) for name, title in shown_evaluations(report).items()],
+            chances=report["chances"] if any(report.get(name) for name in CONTROLS) else {},
+            controls=shown_controls(report),
             families=_families(report, state),
             charts=main_charts(state, active, bands),
             family_charts=family_charts(state, active, bands, _families(report, state)),
@@ -162,7 +167,7 @@ def page_environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folders), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(percent=percent, duration=long_duration, figure=number)
+    environment.filters.update(percent=percent, duration=long_duration, figure=number, mean=fmean)
     return environment
 
 

@@ -21,7 +21,7 @@ from msgspec.structs import asdict
 
 from computerrl.common import log
 from computerrl.common.clock import unix_now
-from computerrl.common.messages import ScreenshotRef, Step, Trajectory
+from computerrl.common.messages import ElementTarget, ScreenshotRef, Step, Trajectory
 from computerrl.common.metrics import JsonLines
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.env_server.client import read_screenshot
@@ -180,6 +180,7 @@ def _episode_record(trajectory: Trajectory) -> dict[str, Any]:
             "settled_by": step.settled_by,
             "screenshot": _screenshot(step.screenshot),
             "places": list(step.places),
+            **({} if step.target is None else {"target": _target(step.target)}),
             "timing": asdict(step.timing),
             **({} if step.usage is None else {"usage": asdict(step.usage)}),
         }
@@ -206,6 +207,10 @@ def _episode_record(trajectory: Trajectory) -> dict[str, Any]:
         "steps": steps,
         "final_screenshot": _screenshot(trajectory.final_screenshot),
     }
+
+
+def _target(target: ElementTarget) -> list[int]:
+    return [target.x, target.y, target.width, target.height, target.screen_width, target.screen_height]
 
 
 def _sample(step: Step, image_token: int | None) -> dict[str, Any]:

@@ -112,6 +112,29 @@ def test_report_finished_run_has_every_field(whole: Report) -> None:
     assert report["reset_p50_s"] == pytest.approx(0.42)
 
 
+def test_report_of_a_policy_that_sees_compares_wrong_screens_with_an_agent_that_sees_none(tmp_path: Path, whole: Report) -> None:
+    folder = write_run(tmp_path / "run")
+    controls = {"eval-blank-images": 3, "eval-foreign-images": 0}
+    with (folder / "metrics.jsonl").open("a") as file:
+        for phase, successes in controls.items():
+            families = {FAMILIES[0]: {"successes": successes, "episodes": 4}}
+            record = {"event": "evaluation", "time": START + 1.0, "phase": phase, "success": successes / 4, "families": families}
+            file.write(json.dumps(record) + "\n")
+    with (folder / "trajectories" / "episodes.jsonl").open("a") as file:
+        file.write("\n")  # The file ends within a line.
+        for seed in range(4):
+            step = {"target": [100 + 50 * (seed % 2), 100, 40, 40, 400, 400], "timing": {}}
+            told = {"family": FAMILIES[0], "seed": 7_000_000 + seed, "instruction": "Click it.", "steps": [step]}
+            file.write(json.dumps({"trajectory_id": f"seen/{seed}/0", "kind": "training", **told}) + "\n")
+    report, page, text = report_of(folder)
+    assert report["chances"] == {FAMILIES[0]: {"random": 0.01, "blind": 0.0, "num_targets": 4}}
+    assert "chance of a random click" in text and "of the best click without a screen" in text
+    words = " ".join(" ".join(page.words).split())
+    assert "With black images: 3 of 4 succeeded, where that agent expects 0; it has as many or more with probability 0." in words
+    assert "With other screens: 0 of 4 succeeded" in words
+    assert "chance of a random click" not in whole[2], "of a run without such controls"
+
+
 def test_report_says_of_which_instances_an_evaluation_was_and_how_many_episodes_were_given_up(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run")
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
