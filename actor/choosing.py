@@ -15,7 +15,8 @@ from computerrl.actor.engines.base import Completion, GenerationRequest, Sampler
 from computerrl.actor.prompts.builder import Prompt, PromptBuilder
 from computerrl.actor.prompts.formats.base import PastAction, Unsayable
 from computerrl.common import log
-from computerrl.common.actions import ActionSyntaxError
+from computerrl.common.actions import ActionSyntaxError, parse_action, render_action
+from computerrl.common.actions.targets import same_action
 from computerrl.common.errors import ConfigError, Problem, TaskFailed
 from computerrl.common.messages import (
     Action,
@@ -163,14 +164,7 @@ class PolicyChooser:
         try:
             text = self._builder.render(action_text, observation, seed=f"{task.task_id}:{number}")
         except Unsayable as error:
-            log.get_logger().warning(
-                "demonstration.unsayable",
-                family=task.family,
-                seed=task.seed,
-                reason=error.reason,
-                action=action_text,
-                detail=str(error),
-            )
+            _log_unsayable(task, error, action_text)
             raise
         except LookupError as error:
             raise TaskFailed(f"the demonstrated {action_text:.200} cannot be said to this screen: {error.args[0]}") from error
@@ -234,6 +228,7 @@ class AgentChooser:
         self,
         assignment: Assignment,
         desktops: DesktopCalls,
+        lease: Lease,
         engine: Sampler | None,
         agent: Agent,
         instruction: str,
@@ -242,6 +237,7 @@ class AgentChooser:
     ) -> None:
         self._assignment = assignment
         self._desktops = desktops
+        self._lease = lease
         self._engine = engine
         self._agent = agent
         self._instruction = instruction
@@ -253,11 +249,16 @@ class AgentChooser:
         ref = observation.screenshot
         with self._setting.during("desktop"):
             screenshot = None if ref is None else self._desktops.screenshot(ref)
+            is_shown = self._assignment.kind == "demonstration"
+            shown = self._desktops.demonstrate(self._lease).action_text if is_shown else ""
         asked = time.perf_counter()
         with self._setting.during("generate"):
             if self._conversation is None:
                 self._conversation = self._agent.begin(self._instruction, assignment=self._assignment, engine=self._engine)
-            answer = self._conversation.act(Sight(observation, screenshot, history[-1].error if history else ""))
+            sight = Sight(observation, screenshot, history[-1].error if history else "")
+            answer = self._conversation.act(sight, shown=shown)
+        if shown and not answer.failure:
+            self._require(answer.action, shown, observation)
         chosen = Chosen(
             text=answer.text,
             tokens=_NO_INTS,
@@ -283,6 +284,14 @@ class AgentChooser:
             earlier=tuple(earlier),
         )
 
+    def _require(self, action: Action | None, shown: str, observation: Observation) -> None:
+        """Raises `Unsayable` for any action but the demonstrator's, with a warning in the log."""
+        if action is None or not same_action(observation.elements, action, parse_action(shown)):
+            made = "no action" if action is None else render_action(action)
+            error = Unsayable("other_action", f"the agent made {made} of what demonstrate answered")
+            _log_unsayable(self._assignment.task, error, shown)
+            raise error
+
     def close(self) -> None:
         if self._conversation is not None:
             self._conversation.close()
@@ -295,6 +304,11 @@ class AgentChooser:
         if chosen.action is None:
             raise ActionSyntaxError(chosen.problem)
         return chosen.action
+
+
+def _log_unsayable(task: TaskRef, error: Unsayable, action: str) -> None:
+    place = {"family": task.family, "seed": task.seed, "action": action}
+    log.get_logger().warning("demonstration.unsayable", **place, reason=error.reason, detail=str(error))
 
 
 def _chosen(call: Call) -> Chosen:

@@ -82,8 +82,9 @@ def play_episode(
     finally:
         _release(desktops, lease)
     failed = setting.require_done and end_reason not in ("done_action", "fail_action", "task_finished")
-    # An episode in which the demonstrator acted is no success of the policy.
-    failed = failed or end_reason == "off_demonstration" or episode.num_patched > 0
+    # An episode in which the demonstrator acted is no success of the policy, and half a demonstration shows nothing.
+    broken_off = end_reason == "off_demonstration" or (assignment.kind == "demonstration" and end_reason == "agent_failed")
+    failed = failed or broken_off or episode.num_patched > 0
     duration_s = time.perf_counter() - started
     busy_s = reset_s + evaluate_s + sum(step.timing.generate_s + step.timing.desktop_s for step in episode.steps)
     return Trajectory(
@@ -142,7 +143,7 @@ class _Episode:
                 assignment, desktops, lease, engine, player, first.instruction, setting=setting
             )
         else:
-            self._chooser = AgentChooser(assignment, desktops, engine, player, first.instruction, setting=setting)
+            self._chooser = AgentChooser(assignment, desktops, lease, engine, player, first.instruction, setting=setting)
         self._setting = setting
         self._instruction = first.instruction
         self._deadline = deadline

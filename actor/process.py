@@ -79,16 +79,15 @@ class ActorProcess:
             stack.enter_context(exporting(self._config, role="actor", index=self._index, metrics=self._metrics))
             # Before the heartbeat ends, so that it does not wait for a broker that has ended first.
             stack.callback(pulse.close)
-            tokenizer, images = None, LiveImages()
-            policy = None
-            if self._config.actor.engine != "agent":
-                tokenizer = FolderTokenizer(self._model)
-                policy = builder_of_run(self._config, self._model, tokenizer, read=images.read), tokenizer
-            agent = make_agent(self._config, policy)
+            tokenizer = None if self._config.actor.engine == "agent" else FolderTokenizer(self._model)
+            images = LiveImages()
+            agent = make_agent(self._config, tokenizer)
             if agent is not None:
                 stack.callback(agent.close)
-            player = agent or (policy and policy[0])
-            assert player is not None, "the configuration was checked"
+                player: PromptBuilder | Agent = agent
+            else:
+                assert tokenizer is not None, "the configuration was checked"
+                player = builder_of_run(self._config, self._model, tokenizer, read=images.read)
             self._worker = self._make_worker(broker, player, images)
             # Once started it ends with the stop token, before the connections above are closed.
             stack.callback(self._close_playing, self._worker)

@@ -8,13 +8,12 @@ from computerrl.actor.agents.base import Agent
 from computerrl.common.config import RunConfig
 
 if TYPE_CHECKING:
-    from computerrl.actor.prompts.builder import PromptBuilder
     from computerrl.actor.prompts.tokenizer import Tokenizer
 
 
-def make_agent(config: RunConfig, policy: tuple[PromptBuilder, Tokenizer] | None = None) -> Agent | None:
-    """The agent that ``config.actor`` asks for; None where prompts play. ``policy``: builder and tokenizer of the run's policy,
-    for an agent that it trains.
+def make_agent(config: RunConfig, tokenizer: Tokenizer | None = None) -> Agent | None:
+    """The agent that ``config.actor`` asks for; None where prompts play. ``tokenizer``: of the run's policy, for an agent that
+    it trains.
 
     Raises `ConfigError` for a class that cannot be imported or made, and for a key that cannot be read."""
     agent = config.actor.agent
@@ -25,16 +24,19 @@ def make_agent(config: RunConfig, policy: tuple[PromptBuilder, Tokenizer] | None
 
         return ServiceAgent(config)
     from computerrl.actor.agents.module_agent import ModuleAgent
-
-    if policy is None:
-        return ModuleAgent(agent)
     from computerrl.actor.agents.policy_endpoint import PolicyEndpoint
+    from computerrl.actor.agents.program import ProgramAgent
+    from computerrl.actor.agents.server import AgentServer
 
-    builder, tokenizer = policy
-    limits = {"max_prompt_tokens": config.actor.prompt.max_prompt_tokens, "max_new_tokens": config.actor.max_new_tokens}
-    endpoint = PolicyEndpoint(builder, tokenizer, **limits)
+    policy = None
+    if tokenizer is not None:
+        limits = {"max_prompt_tokens": config.actor.prompt.max_prompt_tokens, "max_new_tokens": config.actor.max_new_tokens}
+        policy = PolicyEndpoint(tokenizer, **limits)
+    if policy is None and not agent.is_program:
+        return ModuleAgent(agent)
+    server = AgentServer(policy)
     try:
-        return ModuleAgent(agent, endpoint)
+        return ProgramAgent(agent, server) if agent.is_program else ModuleAgent(agent, server)
     except BaseException:
-        endpoint.close()
+        server.close()
         raise

@@ -59,8 +59,10 @@ class Answer:
 class Conversation(Protocol):
     """An agent's side of one episode."""
 
-    def act(self, sight: Sight) -> Answer:
-        """The next action. Raises `EngineFailed` and `ConfigError` for trouble of a model's server."""
+    def act(self, sight: Sight, *, shown: str = "") -> Answer:
+        """The next action. ``shown``: in a demonstration, the action that the model's answers are to lead to.
+
+        Raises `EngineFailed` and `ConfigError` for trouble of a model's server."""
 
     def close(self) -> None:
         """The episode has ended: nothing is answered any more."""
@@ -70,7 +72,8 @@ class Agent(Protocol):
     """An agent. Thread-safe: its conversations go on side by side."""
 
     def begin(self, instruction: str, *, assignment: Assignment, engine: Sampler | None) -> Conversation:
-        """Begin an episode of ``assignment``. ``engine``: of the run's policy, for an agent that has no model of its own.
+        """Begin an episode of ``assignment``. ``engine``: of the run's policy, for an agent that has no model of its own; it may
+        be None for a demonstration.
 
         Raises as `Conversation.act`."""
 

@@ -10,15 +10,19 @@ interface. Each episode has an object of its own. Its code runs in the actor's p
 
 from __future__ import annotations
 
+import functools
 import threading
 import traceback
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from msgspec import to_builtins
 
 from computerrl.actor.agents.base import Answer, Conversation, Sight
-from computerrl.actor.agents.policy_endpoint import MODEL, PolicyEndpoint, Session
+from computerrl.actor.agents.policy_endpoint import MODEL, PolicySession, Teacher
+from computerrl.actor.agents.refused import told
+from computerrl.actor.agents.server import Access, AgentServer
 from computerrl.actor.engines.base import Sampler
 from computerrl.common import log
 from computerrl.common.actions import ActionSyntaxError, parse_action
@@ -36,33 +40,35 @@ _ROWS = PromptConfig(format="computerrl_text")
 class ModuleAgent:
     """See `actor.agents.base.Agent`."""
 
-    def __init__(self, config: AgentConfig, policy: PolicyEndpoint | None = None) -> None:
-        """``policy``: of the run, for an agent without a model of its own; it is closed with the agent.
+    def __init__(self, config: AgentConfig, server: AgentServer | None = None) -> None:
+        """``server``: with the run's policy, for an agent without a model of its own; it is closed with the agent.
 
-        Raises as `check_class`."""
+        Raises as `check_class` and `teacher_of`."""
         self._config = config
-        self._policy = policy
-        check_class(config, is_trained=policy is not None)
+        self._server = server
+        self._teacher = teacher_of(config)
+        check_class(config, is_trained=server is not None)
 
     def begin(self, instruction: str, *, assignment: Assignment, engine: Sampler | None) -> Conversation:
         limit_s = self._config.timeout_s
-        if self._policy is None:
+        if self._server is None:
             return _Episode(_make(self._config), instruction, limit_s=limit_s)
-        assert engine is not None, "evaluation and training wait for an engine"
-        session = self._policy.open(engine, assignment, max_calls=self._config.max_calls)
+        session = PolicySession(engine, assignment, max_calls=self._config.max_calls)
+        key = self._server.open(Access(session))
+        end = functools.partial(self._server.end, key)
         try:
-            agent = _make(self._config, base_url=self._policy.url, api_key=session.key, model=MODEL)
+            agent = _make(self._config, base_url=self._server.url, api_key=key, model=MODEL)
         except BaseException:
-            self._policy.end(session)
+            end()
             raise
-        return _TrainedEpisode(agent, instruction, self._policy, session, limit_s=limit_s)
+        return _TrainedEpisode(agent, instruction, session, limit_s=limit_s, teacher=self._teacher, end=end)
 
     def metrics(self) -> dict[str, float]:
-        return {} if self._policy is None else self._policy.metrics()
+        return {} if self._server is None else self._server.metrics()
 
     def close(self) -> None:
-        if self._policy is not None:
-            self._policy.close()
+        if self._server is not None:
+            self._server.close()
 
 
 def check_class(config: AgentConfig, *, is_trained: bool) -> None:
@@ -75,13 +81,25 @@ def check_class(config: AgentConfig, *, is_trained: bool) -> None:
         raise ConfigError([Problem(_FIELD, f"{config.kind!r} has no method predict", step)])
 
 
+def teacher_of(config: AgentConfig) -> Teacher | None:
+    """The function `actor.agent.demonstrate`. Raises `ConfigError` when it cannot be imported or called."""
+    if config.demonstrate is None:
+        return None
+    field = "actor.agent.demonstrate"
+    found = load_named(config.demonstrate, field=field, what="function")
+    if not callable(found):
+        step = "give it (messages, action); it returns what the policy should answer so that the agent does the action"
+        raise ConfigError([Problem(field, f"{config.demonstrate!r} is no function", step)])
+    return found
+
+
 def _make(config: AgentConfig, **access: str) -> Any:
     """An object for one episode. ``access``: to the run's policy."""
     made_by = load_named(config.kind, field=_FIELD, what="Class")
     try:
         return made_by(**access, **config.options)
     except Exception as error:  # code of others may raise anything; the cause goes along
-        reason = f"{config.kind!r} cannot be made: {_told(error)}"
+        reason = f"{config.kind!r} cannot be made: {told(error)}"
         step = "its constructor gets actor.agent.options by name, and in a run that trains it base_url, api_key and model"
         raise ConfigError([Problem(_FIELD, reason, step)]) from error
 
@@ -96,9 +114,9 @@ class _Episode:
     def __init__(self, agent: Any, instruction: str, *, limit_s: float) -> None:
         self._agent, self._instruction, self._limit_s = agent, instruction, limit_s
 
-    def act(self, sight: Sight) -> Answer:
+    def act(self, sight: Sight, *, shown: str = "") -> Answer:
         try:
-            said = self._predict(_observation(sight))
+            said = self._predict(observation_of(sight))
         except _Failed as error:
             return Answer("", None, failure=str(error))
         if not isinstance(said, str):
@@ -120,14 +138,14 @@ class _Episode:
             try:
                 found.append(self._agent.predict(self._instruction, observation))
             except Exception as error:  # noqa: BLE001  (code of others may raise anything)
-                log.get_logger().warning("agent.failed", reason=_told(error), traceback=traceback.format_exc())
+                log.get_logger().warning("agent.failed", reason=told(error), traceback=traceback.format_exc())
                 failed.append(error)
 
         thread = threading.Thread(target=call, name="predict", daemon=True)
         thread.start()
         thread.join(self._limit_s)
         if failed:
-            raise _Failed(f"predict raised {_told(failed[0])}") from failed[0]
+            raise _Failed(f"predict raised {told(failed[0])}") from failed[0]
         if not found:
             raise _Failed(f"predict has returned nothing within {self._limit_s:g} s")
         return found[0]
@@ -136,21 +154,32 @@ class _Episode:
 class _TrainedEpisode(_Episode):
     """An episode of an agent that asks the run's policy."""
 
-    def __init__(self, agent: Any, instruction: str, policy: PolicyEndpoint, session: Session, *, limit_s: float) -> None:
+    def __init__(
+        self,
+        agent: Any,
+        instruction: str,
+        session: PolicySession,
+        *,
+        limit_s: float,
+        teacher: Teacher | None,
+        end: Callable[[], None],
+    ) -> None:
         super().__init__(agent, instruction, limit_s=limit_s)
-        self._policy, self._session = policy, session
+        self._session, self._teacher, self._end = session, teacher, end
 
-    def act(self, sight: Sight) -> Answer:
+    def act(self, sight: Sight, *, shown: str = "") -> Answer:
+        if shown:
+            self._session.demonstrate(self._teacher, shown)
         answer = super().act(sight)
         calls, failure = self._session.take_calls()
         return replace(answer, calls=calls, failure=failure or answer.failure)
 
     def close(self) -> None:
-        self._policy.end(self._session)
+        self._end()
 
 
-def _observation(sight: Sight) -> dict[str, Any]:
-    """``sight`` for `predict`, of plain Python types."""
+def observation_of(sight: Sight) -> dict[str, Any]:
+    """``sight`` for an agent, of plain Python types."""
     seen = sight.observation
     return {
         "app": seen.app,
@@ -163,8 +192,3 @@ def _observation(sight: Sight) -> dict[str, Any]:
         "result": seen.result,
         "error": sight.error,
     }
-
-
-def _told(error: Exception) -> str:
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return log.on_one_line(f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})")[:500]

@@ -1,59 +1,46 @@
 """The run's policy behind OpenAI's chat completions, for agents that are trained without knowing it.
 
-An episode's agent gets a key. Each completion that it asks for with the key is sampled by the engine and kept with its exact
+No HTTP: `server` has it. Each completion that an episode's agent asks for is sampled by the engine and kept with its exact
 tokens, log-probs and policy versions: that is what the learner trains on. Nothing is tokenised again later, and prompts may be
-rewritten, branched or sent side by side as an agent likes. Text alone; no tools, whose form differs from model to model.
+rewritten, branched or sent side by side as an agent likes. In a demonstration `actor.agent.demonstrate` says what the policy
+should answer. Text alone; no tools, whose form differs from model to model.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
-import socket
 import threading
-import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import uvicorn
-from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
 
 from computerrl.actor.agents.base import Call
+from computerrl.actor.agents.refused import Refused, told
 from computerrl.actor.engines.base import Completion, GenerationRequest, Sampler
-from computerrl.actor.prompts.builder import PromptBuilder
 from computerrl.actor.prompts.formats.base import ChatMessage
 from computerrl.actor.prompts.tokenizer import Tokenizer
-from computerrl.common.errors import ConfigError, EngineFailed
+from computerrl.common.errors import ConfigError, EngineFailed, Problem
 from computerrl.common.messages import Assignment
 
 MODEL = "policy"
 """Name of the policy, the only model there is."""
 _ROLES = frozenset({"system", "user", "assistant"})
-_MAX_BODY_BYTES = 8 << 20
 _MAX_STOPS = 8
-_START_LIMIT_S, _CLOSE_LIMIT_S = 30.0, 5.0
+Messages = list[dict[str, Any]]
+Teacher = Callable[[Messages, str], object]
+"""(messages that an agent has sent, action of a demonstrator) -> what the policy should answer: `actor.agent.demonstrate`."""
 
 
-class Refused(Exception):
-    """A request that is not answered, with status and type as OpenAI's interface has them."""
-
-    def __init__(self, status: int, kind: str, reason: str) -> None:
-        super().__init__(reason)
-        self.status, self.kind = status, kind
-
-
-class Session:
+class PolicySession:
     """What the agent of one episode has asked. Thread-safe."""
 
-    def __init__(self, engine: Sampler, assignment: Assignment, *, max_calls: int) -> None:
-        self.key = secrets.token_urlsafe(24)
+    def __init__(self, engine: Sampler | None, assignment: Assignment, *, max_calls: int) -> None:
         self.engine, self.assignment = engine, assignment
+        self.answer: Callable[[Messages], object] | None = None
+        """Answers in a demonstration, in place of the engine."""
         self._max_calls = max_calls
         self._lock = threading.Lock()
         self._num_begun = 0
@@ -63,6 +50,13 @@ class Session:
         self._failure = ""
         self._told: np.ndarray | None = None
         """Tokens of the last prompt and its completion."""
+
+    def demonstrate(self, teacher: Teacher | None, action: str) -> None:
+        """From now on ``teacher`` answers, so that the agent does ``action``."""
+        if teacher is None:
+            step = "name the function that says what the policy should have answered, or set learner.recipe.demos_per_family=0"
+            raise ConfigError([Problem("actor.agent.demonstrate", "is missing, and the run begins with demonstrations", step)])
+        self.answer = lambda messages: teacher(messages, action)
 
     def begin_call(self) -> None:
         """Raises `Refused` when the agent has asked as often as it may."""
@@ -101,95 +95,31 @@ class Session:
 
 
 class PolicyEndpoint:
-    """A server on loopback for the agents of one actor."""
+    """The policy of an actor's run, for its agents."""
 
-    def __init__(self, builder: PromptBuilder, tokenizer: Tokenizer, *, max_prompt_tokens: int, max_new_tokens: int) -> None:
-        """``builder`` names the tokens that end a completion. Starts the server; close it."""
+    def __init__(self, tokenizer: Tokenizer, *, max_prompt_tokens: int, max_new_tokens: int) -> None:
+        """Raises `ConfigError` for a model whose files name no chat template or no end of a turn."""
         self._tokenizer = tokenizer
-        self._stop_tokens = builder.stop_tokens
+        self._stop_tokens = _ends(tokenizer)
         self._max_prompt_tokens, self._max_new_tokens = max_prompt_tokens, max_new_tokens
-        self._sessions: dict[str, Session] = {}
         self._lock = threading.Lock()
-        self._counts = dict.fromkeys(("calls", "rewritten", "refused"), 0)
-        routes = [
-            Route("/v1/chat/completions", self._complete, methods=["POST"]),
-            Route("/v1/models", self._models),
-        ]
-        config = uvicorn.Config(Starlette(routes=routes), log_config=None, lifespan="off", access_log=False)
-        self._server = uvicorn.Server(config)
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/v1"
-        """Value of OPENAI_BASE_URL."""
-        self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="policy-endpoint", daemon=True)
-        self._thread.start()
-        deadline = time.monotonic() + _START_LIMIT_S
-        while not self._server.started:
-            if not self._thread.is_alive() or time.monotonic() > deadline:
-                raise EngineFailed("the server for agents did not start")
-            time.sleep(0.01)
+        self._counts = Counter(calls=0, rewritten=0)
 
-    def open(self, engine: Sampler, assignment: Assignment, *, max_calls: int) -> Session:
-        """A session for one episode, whose completions ``engine`` samples."""
-        session = Session(engine, assignment, max_calls=max_calls)
+    def counts(self) -> dict[str, int]:
+        """Completions, and of these the ones whose prompt does not go on from the one before."""
         with self._lock:
-            self._sessions[session.key] = session
-        return session
+            return dict(self._counts)
 
-    def end(self, session: Session) -> None:
-        """The episode has ended; its key opens nothing any more."""
-        with self._lock:
-            self._sessions.pop(session.key, None)
-
-    def metrics(self) -> dict[str, float]:
-        """See docs/metrics.md."""
-        with self._lock:
-            return {f"actor/agent_{name}_total": float(count) for name, count in self._counts.items()}
-
-    def close(self) -> None:
-        """End the server."""
-        self._server.should_exit = True
-        self._thread.join(_CLOSE_LIMIT_S)
-        with suppress(OSError):
-            self._socket.close()
-
-    # --- requests ----------------------------------------------------------------------------------------------------
-
-    async def _models(self, request: Request) -> Response:
-        try:
-            self._session_of(request)
-        except Refused as error:
-            return self._refusal(error)
-        return JSONResponse({"object": "list", "data": [{"id": MODEL, "object": "model", "owned_by": "computerrl"}]})
-
-    async def _complete(self, request: Request) -> Response:
-        try:
-            session = self._session_of(request)
-            asked = await _body(request)
-            call, text = await run_in_threadpool(self._sample, session, asked)
-        except Refused as error:
-            return self._refusal(error)
-        reply = _reply(call, text)
-        if asked.get("stream"):
-            return StreamingResponse(_chunks(reply), media_type="text/event-stream")
-        return JSONResponse(reply)
-
-    def _refusal(self, error: Refused) -> Response:
-        self._count("refused")
-        return JSONResponse({"error": {"message": str(error), "type": error.kind, "code": error.kind}}, status_code=error.status)
+    def complete(self, session: PolicySession, asked: dict[str, Any]) -> dict[str, Any]:
+        """The reply to the request ``asked``. Blocks until it is there. Raises `Refused`."""
+        call, text = self._sample(session, asked)
+        return _reply(call, text)
 
     def _count(self, name: str) -> None:
         with self._lock:
             self._counts[name] += 1
 
-    def _session_of(self, request: Request) -> Session:
-        key = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
-        with self._lock:
-            session = self._sessions.get(key)
-        if session is None:
-            raise Refused(401, "invalid_api_key", "no such key, or its episode has ended")
-        return session
-
-    def _sample(self, session: Session, asked: dict[str, Any]) -> tuple[Call, str]:
+    def _sample(self, session: PolicySession, asked: dict[str, Any]) -> tuple[Call, str]:
         """The completion that was ``asked`` for, and its text. Blocks until it is there."""
         if asked.get("model") != MODEL:
             failure = f"the agent asked for the model {asked.get('model')!r:.80}, and there is only {MODEL!r}"
@@ -201,24 +131,51 @@ class PolicyEndpoint:
         wanted = _whole(asked, "max_completion_tokens") or _whole(asked, "max_tokens")
         most = min(self._max_new_tokens, wanted or self._max_new_tokens)
         session.begin_call()
-        request = GenerationRequest(
-            prompt_tokens=prompt,
-            # The learner's importance weights hold for the order's temperature.
-            temperature=session.assignment.temperature,
-            max_new_tokens=most,
-            stop_tokens=self._stop_tokens,
-            may_be_older=session.assignment.kind == "training",
-        )
-        try:
-            completion = session.engine.submit(request).result()
-        except EngineFailed as error:
-            session.break_off(error)
-            raise Refused(503, "engine_failed", str(error)) from None
+        if session.answer is not None:
+            completion = self._shown(session, session.answer, asked["messages"], most=most)
+        else:
+            request = GenerationRequest(
+                prompt_tokens=prompt,
+                # The learner's importance weights hold for the order's temperature.
+                temperature=session.assignment.temperature,
+                max_new_tokens=most,
+                stop_tokens=self._stop_tokens,
+                may_be_older=session.assignment.kind == "training",
+            )
+            assert session.engine is not None, "evaluation and training wait for an engine"
+            try:
+                completion = session.engine.submit(request).result()
+            except EngineFailed as error:
+                session.break_off(error)
+                raise Refused(503, "engine_failed", str(error)) from None
         completion, text = self._cut(completion, stops)
         self._count("calls")
         if not session.end_call(Call(prompt, completion)):
             self._count("rewritten")
         return Call(prompt, completion), text
+
+    def _shown(
+        self, session: PolicySession, answer: Callable[[Messages], object], messages: Messages, *, most: int
+    ) -> Completion:
+        """What the policy should answer, as it would have to sample it: without log-probs. Raises `Refused`."""
+        try:
+            text = answer(messages)
+        except Exception as error:  # code of others may raise anything
+            failure = f"demonstrate raised {told(error)}"
+            session.fail(failure)
+            raise Refused(500, "demonstrate", failure) from error
+        if not isinstance(text, str):
+            failure = f"demonstrate returned {type(text).__name__} in place of the policy's answer"
+            session.fail(failure)
+            raise Refused(500, "demonstrate", failure)
+        tokens = np.asarray(self._tokenizer.encode_completion(text.strip()), dtype=np.int32)
+        if len(tokens) > most:
+            # The policy would learn it and could never sample it to the end.
+            failure = f"demonstrate's answer has {len(tokens)} tokens, and a completion {most} at most (actor.max_new_tokens)"
+            session.fail(failure)
+            raise Refused(500, "demonstrate", failure)
+        nothing = np.zeros(0, dtype=np.int32)
+        return Completion(tokens, nothing.astype(np.float32), nothing, text.strip(), "stop", 0.0, 0.0)
 
     def _prompt(self, messages: object) -> np.ndarray:
         """[P] int32 tokens of ``messages`` by the model's chat template. Raises `Refused`."""
@@ -260,19 +217,15 @@ class PolicyEndpoint:
         return cut, text[: min(places)]
 
 
-async def _body(request: Request) -> dict[str, Any]:
-    data = bytearray()
-    async for part in request.stream():
-        data += part
-        if len(data) > _MAX_BODY_BYTES:
-            raise Refused(413, "invalid_request_error", f"a request has at most {_MAX_BODY_BYTES >> 20} MiB")
-    try:
-        asked = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise Refused(400, "invalid_request_error", f"the request is no JSON: {str(error)[:200]}") from None
-    if not isinstance(asked, dict):
-        raise Refused(400, "invalid_request_error", "the request is no JSON object")
-    return asked
+def _ends(tokenizer: Tokenizer) -> frozenset[int]:
+    """Tokens that end a completion. Raises `ConfigError`."""
+    tokenizer.encode_chat([ChatMessage("user", "question")])
+    end = tokenizer.end_of_turn()
+    if end is None:
+        reason = "the tokenizer names no end-of-text token (eos_token), and the chat template writes none after an answer"
+        step = "name one in tokenizer_config.json or generation_config.json: an agent's completions end with it"
+        raise ConfigError([Problem("model.name", reason, step)])
+    return tokenizer.stop_tokens | {end}
 
 
 def _require_plain(asked: dict[str, Any]) -> None:
@@ -329,7 +282,7 @@ def _reply(call: Call, text: str) -> dict[str, Any]:
     }
 
 
-def _chunks(reply: dict[str, Any]) -> Iterator[str]:
+def stream_of(reply: dict[str, Any]) -> Iterator[str]:
     """``reply`` as a stream: the whole text at once, then the end."""
     (choice,) = reply["choices"]
     head = {**reply, "object": "chat.completion.chunk"}

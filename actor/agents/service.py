@@ -114,7 +114,7 @@ class _ToolConversation:
         self._results: list[tuple[ToolCall, str, bool]] = []
         """Results of the calls of the last answer that are over."""
 
-    def act(self, sight: Sight) -> Answer:
+    def act(self, sight: Sight, *, shown: str = "") -> Answer:
         self._take_result(sight)
         words: list[str] = []
         usage: Usage | None = None
@@ -236,7 +236,7 @@ class _TextConversation:
         self._images: dict[str, bytes] = {}
         """Screenshots that prompts may show, by content hash."""
 
-    def act(self, sight: Sight) -> Answer:
+    def act(self, sight: Sight, *, shown: str = "") -> Answer:
         observation, prompt = sight.observation, self._config.actor.prompt
         if self._answered is not None:
             self._history.append(replace(self._answered, error=sight.error, result=observation.result))

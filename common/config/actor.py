@@ -149,9 +149,15 @@ class AgentConfig(Section):
     """An agent that plays in place of the prompts: with a model of its own (engine `agent`), or with the policy of the run as its
     model, which is trained thereby (engines `transformers` and `vllm`). Read by the actors and by launch."""
 
-    kind: str = Field(pattern=r"openai|anthropic|[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+    kind: str = Field(pattern=r"openai|anthropic|program|[A-Za-z_][\w.]*:[A-Za-z_]\w*")
     """Kind of the agent. `openai`: a model behind OpenAI's interface. `anthropic`: a model behind Anthropic's, with its
-    computer-use tool. `module:Class`: a Python class with `predict(instruction, observation) -> action text` (docs/agents.md)."""
+    computer-use tool. `module:Class`: a Python class with `predict(instruction, observation) -> action text`. `program`: the
+    program of `command`, which acts by requests (docs/agents.md)."""
+    command: tuple[str, ...] = ()
+    """List of program and arguments of kind `program`, started for each episode without a shell."""
+    demonstrate: str | None = Field(None, pattern=r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+    """Function `module:name` of an agent that is trained: (messages, action) -> what the policy should answer to the messages
+    that the agent has sent, so that the agent does the demonstrator's action. None: the run has no demonstrations."""
     interface: Literal["chat", "responses"] = "chat"
     """Interface of kind `openai`. `chat`: chat completions, which most servers have. `responses`: OpenAI's Responses."""
     answers: Literal["tools", "text"] = "tools"
@@ -172,12 +178,23 @@ class AgentConfig(Section):
     output_price: float = Field(0.0, ge=0)
     """Price of a million output tokens, in the same currency."""
     timeout_s: float = Field(300.0, gt=0)
-    """Time limit of `predict` of a `module:Class` for one action in seconds."""
+    """Time limit of a `module:Class` or a program for one action in seconds."""
     max_calls: int = Field(4, ge=1, le=64)
     """Maximum number of completions of the policy that a trained agent gets for one action. Each is a step of the trajectory.
     Further requests are refused."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for the constructor of a `module:Class`."""
+
+    @model_validator(mode="after")
+    def _has_its_command(self) -> Self:
+        if self.is_program != bool(self.command):
+            raise ValueError("command belongs to kind program, which needs one, such as command: [python, agent.py]")
+        return self
+
+    @property
+    def is_program(self) -> bool:
+        """Whether the agent is a program of its own, which acts by requests."""
+        return self.kind == "program"
 
     @property
     def is_service(self) -> bool:

@@ -165,6 +165,11 @@ class RecipeConfig(Section):
         return self.demos_of_family.get(family, self.demos_per_family)
 
     @property
+    def demonstrates(self) -> bool:
+        """Whether there are demonstrations for cloning."""
+        return self.demos_per_family > 0 or any(self.demos_of_family.values())
+
+    @property
     def max_demos(self) -> int:
         """The largest number of demonstrations of a family, at least 1."""
         return max(1, self.demos_per_family, *self.demos_of_family.values())

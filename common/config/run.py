@@ -326,8 +326,8 @@ def _split_problems(config: RunConfig) -> list[Problem]:
 def _trains(config: RunConfig) -> bool:
     """Whether the recipe trains anything, by cloning or by RL."""
     recipe = config.learner.recipe
-    clones = recipe.demos_per_family > 0 or any(recipe.demos_of_family.values()) or recipe.specialists or recipe.imported
-    return recipe.max_updates > 0 or bool(clones) or config.tasks.recordings is not None
+    clones = recipe.demonstrates or config.tasks.recordings is not None or recipe.specialists or recipe.imported
+    return recipe.max_updates > 0 or bool(clones)
 
 
 def _endpoint_problems(config: RunConfig) -> list[Problem]:
@@ -363,13 +363,15 @@ def _trained_agent_problems(config: RunConfig, agent: AgentConfig) -> list[Probl
     """Problems of an agent whose model is the run's policy."""
     recipe, problems = config.learner.recipe, []
     if agent.is_service:
-        step = "use actor.engine: agent to evaluate it, or a module:Class, whose model is the policy"
+        step = "use actor.engine: agent to evaluate it, or a module:Class or program, whose model is the policy"
         problems.append(Problem("actor.agent.kind", f"{agent.kind} has a model of its own, which cannot be trained here", step))
-    demonstrates = recipe.demos_per_family or any(recipe.demos_of_family.values()) or recipe.demos_of_failures
-    if demonstrates or recipe.imported or config.tasks.recordings is not None:
-        step = "set learner.recipe={demos_per_family: 0, imported: []} and tasks.recordings: null"
-        step += "; begin with a policy that succeeds sometimes"
-        problems.append(Problem("learner.recipe", "demonstrations cannot be said in an agent's own prompts", step))
+    if (recipe.demonstrates or config.tasks.recordings is not None) and agent.demonstrate is None:
+        step = "name the function that says what the policy should have answered (docs/agents.md), or set"
+        step += " learner.recipe={demos_per_family: 0} and tasks.recordings: null and begin with a policy that succeeds sometimes"
+        problems.append(Problem("actor.agent.demonstrate", "is missing, and the run begins with demonstrations", step))
+    if recipe.imported:
+        reason = "episodes in a prompt format of ours, and an agent has prompts of its own"
+        problems.append(Problem("learner.recipe.imported", reason, "leave it out"))
     if config.actor.prompt.shows_images:
         step = "use a format without images: the agent's requests hold text"
         problems.append(Problem("actor.prompt.format", f"{config.actor.prompt.format} is for prompts of ours", step))
@@ -487,7 +489,7 @@ def _image_problems(config: RunConfig) -> list[Problem]:
         missing = f"an observation holds no screenshot, and actor.prompt.format is {actor.prompt.format}"
         problems.append(Problem("desktop.observation", missing, "set it to both"))
     recipe = config.learner.recipe
-    if config.desktop.observation == "screenshot" and (recipe.demos_per_family or recipe.demos_of_family):
+    if config.desktop.observation == "screenshot" and recipe.demonstrates:
         missing = "demonstrators name elements, and an observation holds none"
         problems.append(Problem("desktop.observation", missing, "set it to both, or learner.recipe.demos_per_family to 0"))
     return problems

@@ -38,10 +38,12 @@ class Targets:
 
     def add(self, episode: Mapping[str, Any]) -> None:
         """Take one line of episodes.jsonl in. Rollouts of one instance count once."""
-        steps = episode.get("steps") or ()
+        steps: Sequence[Any] = episode.get("steps") or ()
         target = steps[0].get("target") if len(steps) == 1 else None
-        kept = self._families.setdefault(str(episode.get("family")), {}) if target else {}
-        if target and len(kept) < MAX_TARGETS:
+        if not target:
+            return
+        kept = self._families.setdefault(str(episode.get("family")), {})
+        if len(kept) < MAX_TARGETS:
             kept.setdefault(int(episode["seed"]), (str(episode.get("instruction")), target))
 
     def chances(self) -> dict[str, Chance]:
@@ -80,7 +82,7 @@ def _most_held(low: np.ndarray, high: np.ndarray) -> np.ndarray:
     Where most boxes overlap, a left edge and an upper edge of theirs cross."""
     x, y = (axis.ravel() for axis in np.meshgrid(np.unique(low[:, 0]), np.unique(low[:, 1])))
     corners = np.stack([x, y], axis=1)[:, None]
-    holds = ((corners >= low) & (corners <= high)).all(axis=2)
+    holds = np.all((corners >= low) & (corners <= high), axis=2, keepdims=True)[:, :, 0]
     num_held = holds.sum(axis=1)
     sharing = np.unique(holds[num_held == num_held.max()], axis=0)[:, :, None]
     return np.asarray((np.where(sharing, low, -np.inf).max(axis=1) + np.where(sharing, high, np.inf).min(axis=1)) / 2)
@@ -109,7 +111,7 @@ def compare(families: Mapping[str, Mapping[str, Any]], chances: Mapping[str, Cha
 
 def _at_least(number: int, odds: Iterable[float]) -> float:
     """Probability of ``number`` successes or more in independent attempts (Poisson binomial distribution)."""
-    found = np.ones(1)
+    found: np.ndarray = np.ones(1)
     for odd in odds:
         found = np.convolve(found, [1.0 - odd, odd])
     return float(min(1.0, found[number:].sum()))

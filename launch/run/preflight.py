@@ -300,7 +300,8 @@ def check_endpoint(config: RunConfig, _machine: Machine) -> list[Finding]:
 
 def check_agent(config: RunConfig) -> list[Finding]:
     """An agent that cannot be made, and a server that is not there or refuses the model or the key."""
-    from computerrl.actor.agents.module_agent import check_class
+    from computerrl.actor.agents.module_agent import check_class, teacher_of
+    from computerrl.actor.agents.program import check_program
     from computerrl.actor.agents.service import ServiceAgent
 
     assert config.actor.agent is not None
@@ -308,7 +309,11 @@ def check_agent(config: RunConfig) -> list[Finding]:
         if config.actor.agent.is_service:
             ServiceAgent(config).check()
         else:
-            check_class(config.actor.agent, is_trained=config.actor.engine != "agent")
+            teacher_of(config.actor.agent)
+            if config.actor.agent.is_program:
+                check_program(config.actor.agent)
+            else:
+                check_class(config.actor.agent, is_trained=config.actor.engine != "agent")
     except ConfigError as error:
         return [Finding(ConfigError, problem) for problem in error.problems]
     return []

@@ -25,7 +25,9 @@ from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.launch.watch.run_state import MetricsTail, Record, RunState
 
 if TYPE_CHECKING:
+    from computerrl.actor.agents.base import Agent
     from computerrl.actor.engines.base import PolicyEngine
+    from computerrl.actor.prompts.builder import PromptBuilder
     from computerrl.actor.worker import ActorWorker
     from computerrl.broker.client import BrokerClient
     from computerrl.env_server.client import DesktopClient
@@ -159,17 +161,16 @@ class SerialRun:
         model = model_folder(name) if is_served else ensure_model(name)
         client, hello = self._peers["actor"]
         images = LiveImages()
-        policy = None
-        if self._config.actor.engine != "agent":
-            tokenizer = FolderTokenizer(model)
-            policy = builder_of_run(self._config, model, tokenizer, read=images.read), tokenizer
-        engine = make_engine(self._config, model, decode=None if policy is None else policy[1].decode)
+        tokenizer = None if self._config.actor.engine == "agent" else FolderTokenizer(model)
+        engine = make_engine(self._config, model, decode=None if tokenizer is None else tokenizer.decode)
         stack.callback(engine.close)
-        agent = make_agent(self._config, policy)
+        agent = make_agent(self._config, tokenizer)
         if agent is not None:
             stack.callback(agent.close)
-        player = agent or (policy and policy[0])
-        assert player is not None, "the configuration was checked"
+            player: PromptBuilder | Agent = agent
+        else:
+            assert tokenizer is not None, "the configuration was checked"
+            player = builder_of_run(self._config, model, tokenizer, read=images.read)
         shows_images = agent is None and self._config.actor.prompt.shows_images
         worker = ActorWorker(
             self._config.actor,

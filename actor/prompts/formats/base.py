@@ -41,9 +41,9 @@ class PastAction:
     """Screen on which it was chosen."""
 
 
-WhyUnsayable = Literal["no_form", "no_visible_point"]
+WhyUnsayable = Literal["no_form", "no_visible_point", "other_action"]
 """`no_form`: the format has no words for the action. `no_visible_point`: the action's element shows no point that a policy could
-name."""
+name. `other_action`: an agent made another action of what `actor.agent.demonstrate` had answered."""
 
 
 class Unsayable(Exception):
