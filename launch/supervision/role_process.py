@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -84,6 +85,7 @@ class RoleProcess:
         env = {
             **os.environ,
             **self.spec.env,
+            **_search_path(self.spec.env),
             RUN_VARIABLE: run_token,
             PROCESS_VARIABLE: self.token,
             SUPERVISOR_VARIABLE: str(os.getpid()),
@@ -143,3 +145,10 @@ class RoleProcess:
     def last_words(self, exit_code: int) -> str:
         """The typed error that the role left, else the end of its log."""
         return last_words(self.spec.name, exit_code=exit_code, error_path=self.error_path, log_path=self.log_path)
+
+
+def _search_path(env: Mapping[str, str]) -> dict[str, str]:
+    """PYTHONPATH with the user's own folders behind ours: agents and algorithms of theirs are looked for in every process alike."""
+    parts = [*env.get("PYTHONPATH", "").split(os.pathsep), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    found = os.pathsep.join(dict.fromkeys(filter(None, parts)))
+    return {"PYTHONPATH": found} if found else {}
