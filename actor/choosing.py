@@ -10,12 +10,12 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from computerrl.actor.agents.base import Agent, Call, Conversation, Sight
+from computerrl.actor.agents.base import Agent, Answer, Call, Conversation, Sight
 from computerrl.actor.engines.base import Completion, GenerationRequest, Sampler
 from computerrl.actor.prompts.builder import Prompt, PromptBuilder
 from computerrl.actor.prompts.formats.base import PastAction, Unsayable
 from computerrl.common import log
-from computerrl.common.actions import ActionSyntaxError, parse_action, render_action
+from computerrl.common.actions import ActionSyntaxError, parse_action
 from computerrl.common.actions.targets import same_action
 from computerrl.common.errors import ConfigError, Problem, TaskFailed
 from computerrl.common.messages import (
@@ -258,7 +258,7 @@ class AgentChooser:
             sight = Sight(observation, screenshot, history[-1].error if history else "")
             answer = self._conversation.act(sight, shown=shown)
         if shown and not answer.failure:
-            self._require(answer.action, shown, observation)
+            self._require(answer, shown, observation)
         chosen = Chosen(
             text=answer.text,
             tokens=_NO_INTS,
@@ -284,11 +284,11 @@ class AgentChooser:
             earlier=tuple(earlier),
         )
 
-    def _require(self, action: Action | None, shown: str, observation: Observation) -> None:
+    def _require(self, answer: Answer, shown: str, observation: Observation) -> None:
         """Raises `Unsayable` for any action but the demonstrator's, with a warning in the log."""
-        if action is None or not same_action(observation.elements, action, parse_action(shown)):
-            made = "no action" if action is None else render_action(action)
-            error = Unsayable("other_action", f"the agent made {made} of what demonstrate answered")
+        if answer.action is None or not same_action(observation.elements, answer.action, parse_action(shown)):
+            made = f"{answer.text!r:.200}" + (f", which is no action: {answer.problem}" if answer.action is None else "")
+            error = Unsayable("other_action", f"of what demonstrate answered, the agent made {made}")
             _log_unsayable(self._assignment.task, error, shown)
             raise error
 

@@ -148,7 +148,7 @@ class RoleProcess:
 
 
 def _search_path(env: Mapping[str, str]) -> dict[str, str]:
-    """PYTHONPATH with the user's own folders behind ours: agents and algorithms of theirs are looked for in every process alike."""
+    """PYTHONPATH with the user's own folders behind ours, where every process looks for agents and algorithms of theirs."""
     parts = [*env.get("PYTHONPATH", "").split(os.pathsep), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     found = os.pathsep.join(dict.fromkeys(filter(None, parts)))
     return {"PYTHONPATH": found} if found else {}

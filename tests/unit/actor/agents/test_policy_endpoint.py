@@ -284,7 +284,7 @@ def test_demonstration_is_what_the_policy_should_have_answered_in_the_agents_own
 @pytest.mark.parametrize(
     ("name", "end", "reason"),
     [
-        ("wrong", "off_demonstration", "the agent made wait() of what demonstrate answered"),
+        ("wrong", "off_demonstration", "of what demonstrate answered, the agent made 'wait()'"),
         ("rambling", "agent_failed", "tokens, and a completion 32 at most"),
         ("broken", "agent_failed", "demonstrate raised KeyError"),
         ("mute", "agent_failed", "demonstrate returned NoneType"),
