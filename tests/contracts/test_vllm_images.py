@@ -233,9 +233,9 @@ if VARIABLE in os.environ:
         hook = head.register_forward_hook(lambda _, given, out: seen.append(given[0][0, -2]))
         subject.own(asked[0])
         hook.remove()
-        # The image token becomes the likeliest after this prompt.
+        # The image token becomes the likeliest after this prompt, and elsewhere one of several: log-probs of 0 prove nothing.
         weight = head.weight.clone()
-        weight[image_token] = 5.0 * seen[0] / seen[0].norm() * weight.norm(dim=1).max()
+        weight[image_token] = 1.5 * seen[0] / seen[0].norm() * weight.norm(dim=1).max()
         for parameter in (head.weight, dict(subject.policy.vision.model.named_parameters())[EMBEDDING]):
             parameter.copy_(weight)
         subject.load({EMBEDDING: weight})

@@ -21,6 +21,7 @@ from computerrl.common.vision.tower import model_inputs
 from computerrl.env_server.drivers.screenshots import ScreenshotStore
 from computerrl.learner.algorithms import PolicyAges
 from computerrl.learner.images import ImageFolder
+from computerrl.learner.model.policy import Policy
 from tests.support.data.trainer_data import make_group, make_step
 
 IMAGE, VISION_START, VISION_END = 1050, 1052, 1053
@@ -180,17 +181,41 @@ def all_tokens(step: Step) -> torch.Tensor:
     return torch.tensor([[*step.prompt_tokens.tolist(), *step.action_tokens.tolist()]])
 
 
+def image_inputs(screens: Screens, step: Step) -> dict[str, torch.Tensor]:
+    """The images of a step as arguments of transformers' own forward pass; none without images."""
+    if not step.images:
+        return {}
+    is_piece = np.concatenate([step.prompt_tokens == screens.image_token, np.zeros(len(step.action_tokens), np.bool_)])
+    return model_inputs([screens.processed(ref) for ref in step.images], is_piece[None], device="cpu")
+
+
 def own_logprobs(model: Any, screens: Screens, step: Step) -> torch.Tensor:
-    """[A] by transformers' own forward pass over one step."""
-    tokens = all_tokens(step)
-    shown: dict[str, Any] = {}
-    if step.images:
-        processed = [screens.processed(ref) for ref in step.images]
-        is_piece = np.concatenate([step.prompt_tokens == screens.image_token, np.zeros(len(step.action_tokens), np.bool_)])
-        shown = model_inputs(processed, is_piece[None], device="cpu")
-    logits = model(input_ids=tokens, **shown).logits[0, :-1]
+    """[A] by transformers' own forward pass over one step.
+
+    An image token in the action is text. transformers would look for an image behind it, so that it gets an unused token there,
+    which is embedded as the image token is."""
+    tokens, num_prompt = all_tokens(step), len(step.prompt_tokens)
+    unused = next(token for token in range(100, 1000) if token not in tokens)
+    given = tokens.clone()
+    given[0, num_prompt:][given[0, num_prompt:] == screens.image_token] = unused
+
+    def embed_as_image_token(_: Any, arguments: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+        return (arguments[0].masked_fill(arguments[0] == unused, screens.image_token),)
+
+    with model.get_input_embeddings().register_forward_pre_hook(embed_as_image_token):
+        logits = model(input_ids=given, **image_inputs(screens, step)).logits[0, :-1]
     logprobs = torch.log_softmax(logits, dim=-1).gather(1, tokens[0, 1:, None])[:, 0]
-    return logprobs[len(step.prompt_tokens) - 1 :]
+    return logprobs[num_prompt - 1 :]
+
+
+def packed_logprobs(policy: Policy, steps: Sequence[Step], *, max_tokens: int = 4096) -> list[torch.Tensor]:
+    """[A] of each step, by a learner's passes over packs of at most ``max_tokens`` tokens."""
+    found: dict[int, torch.Tensor] = {}
+    for pack in policy.packs(steps, max_tokens=max_tokens):
+        logprobs_M = policy.forward(pack, temperature=1.0).logprobs_U[torch.from_numpy(pack.token_pair_M)]
+        lengths = [len(steps[i].action_tokens) for i in pack.samples_S]
+        found |= dict(zip(pack.samples_S.tolist(), logprobs_M.detach().split(lengths), strict=True))
+    return [found[i] for i in range(len(steps))]
 
 
 def own_model(folder: Path) -> Any:
@@ -198,12 +223,21 @@ def own_model(folder: Path) -> Any:
 
 
 def make_batch(trainer: Any, screens: Screens, model: Any) -> Any:
-    """Two groups on policy: the screens of one differ, those of the other are the same."""
+    """Two groups on policy: the screens of one differ; those of the other begin with the same one, and some are two or three."""
     first, second, third = screens.take(1, WIDE), screens.take(2, WIDE), screens.take(3, TALL)
-    shown = [[(first, [11, 12, 13]), (second, [11, 12, 13]), (first, [14, 15])], [(third, [11, 12]), (third, [12, 13, 14])]]
+    shown: list[list[tuple[tuple[ScreenshotRef, ...], list[int]]]] = [
+        [((first,), [11, 12, 13]), ((second,), [11, 12, 13]), ((first,), [14, 15])],
+        [
+            ((third,), [11, 12]),
+            ((third,), [12, 13, 14]),
+            ((third, first), [11, 12]),
+            ((third, second), [11, 12]),
+            ((third, second, third), [13]),
+        ],
+    ]
     groups = []
     for number, group in enumerate(shown):
-        steps = [screens.step(ref, action=action, after=(7, number)) for ref, action in group]
+        steps = [screens.step(*refs, action=action, after=(7, number)) for refs, action in group]
         exact = [replace(step, behavior_logprobs=own_logprobs(model, screens, step).detach().numpy()) for step in steps]
         groups.append(make_group([(i == 0, [step]) for i, step in enumerate(exact)], group_seq=number))
     return trainer.algorithm.prepare(groups, ages=PolicyAges(0))

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib.util
 import json
+import re
+import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
+from computerrl.actor.engines import vllm_engine
 from computerrl.actor.engines.vllm_parts.known import (
     CLIENT_METHODS,
     ENGINE_OPTIONS,
@@ -25,17 +31,20 @@ from computerrl.actor.engines.vllm_parts.known import (
 from computerrl.actor.engines.vllm_parts.weights import check_tensors, require_one_tie, tensor_shapes
 from computerrl.common.config import RunConfig
 from computerrl.common.errors import ConfigError, WeightError
+from computerrl.common.vision.processor import load_processor
 from computerrl.launch.plan.machine import Machine
 from computerrl.launch.run.preflight import check_packages
 from tests.support.data.vision_data import FAMILIES, own_model, save_model
 
 MACHINE = Machine("Debian", "6.1", "cpu", 2, 24_000, 20_000, ())
+NORMALISES = "supports_mm_device_do_normalize"
+"""Attribute of vLLM's classes of models: pixels come as bytes and are normalised on the device, unless it is turned off."""
 
 
 def classes(*, without: str = "") -> tuple[list[Any], dict[str, Any]]:
     """The classes that `require_known_vllm` takes, and the names of vLLM's module for images; one of the names is missing."""
-    options = [name for name in (*ENGINE_OPTIONS, *IMAGE_OPTIONS) if name != without]
-    engine_args = dataclasses.make_dataclass("EngineArgs", [(name, object) for name in options])
+    options = [name for name in ("model", "seed", *ENGINE_OPTIONS, *IMAGE_OPTIONS) if name != without]
+    engine_args = dataclasses.make_dataclass("EngineArgs", [(name, object, None) for name in options])
     client = type("InprocClient", (), {name: None for name in CLIENT_METHODS if name != without})
     request, output = (
         type(name, (), {"__struct_fields__": [field for field in fields if field != without]})
@@ -47,6 +56,18 @@ def classes(*, without: str = "") -> tuple[list[Any], dict[str, Any]]:
         if name != without
     }
     return [engine_args, client, request, output], multimodal
+
+
+def assigned(file: Path, name: str) -> dict[str, Any]:
+    """Names that the body of the class ``name`` in ``file`` assigns or annotates, with their values where those are constants."""
+    (found,) = [one for one in ast.parse(file.read_text()).body if isinstance(one, ast.ClassDef) and one.name == name]
+    values: dict[str, Any] = {}
+    for part in found.body:
+        if isinstance(part, ast.Assign | ast.AnnAssign):
+            value = part.value.value if isinstance(part.value, ast.Constant) else part.value
+            targets = part.targets if isinstance(part, ast.Assign) else [part.target]
+            values |= {target.id: value for target in targets if isinstance(target, ast.Name)}
+    return values
 
 
 def test_vllm_that_lacks_what_images_need_is_named() -> None:
@@ -66,6 +87,64 @@ def test_vllm_that_lacks_what_images_need_is_named() -> None:
     # A model of text alone needs none of the options of images.
     lacking, _ = classes(without="mm_device_do_normalize")
     require_known_vllm(*lacking)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Where modules of vLLM have nothing but the names that an engine takes from them: the `EngineArgs` of engines' starts."""
+    (engine_args, client, request, output), multimodal = classes()
+    args: list[Any] = []
+
+    def from_engine_args(given: Any) -> Any:
+        args.append(given)
+        return SimpleNamespace(engine_core=None)
+
+    known: dict[str, dict[str, Any]] = {
+        "vllm": {"EngineArgs": engine_args},
+        "vllm.multimodal": {"inputs": SimpleNamespace(**multimodal)},
+        "vllm.platforms": {"current_platform": SimpleNamespace(is_cpu=lambda: False)},
+        "vllm.v1": {},
+        "vllm.v1.engine": {"EngineCoreRequest": request, "EngineCoreOutput": output},
+        "vllm.v1.engine.core_client": {"InprocClient": client},
+        "vllm.v1.engine.llm_engine": {"LLMEngine": SimpleNamespace(from_engine_args=from_engine_args)},
+    }
+    for name, parts in known.items():
+        module = ModuleType(name)
+        vars(module).update(parts)
+        monkeypatch.setitem(sys.modules, name, module)
+    return args
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_engine_has_vllm_normalise_no_pixels_and_make_no_images_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[Any], family: str
+) -> None:
+    """Its default is to normalise on the device: log-probs after an image would be a nat off, without an error."""
+    monkeypatch.setattr(vllm_engine, "torchvision_problem", lambda folder: None)
+    folder = save_model(tmp_path / "model", model_type=family)
+    processor = load_processor(folder)
+    settings: dict[str, Any] = {"dtype": "float32", "num_live": 1, "max_tokens": 64, "seed": 0}
+    vllm_engine.VLLMCore(folder, **settings, num_threads=None, gpu_memory=0.4, processor=processor)
+    (args,) = started
+    assert args.mm_device_do_normalize is False
+    assert args.skip_tokenizer_init is False and args.skip_mm_profiling is True and args.mm_processor_cache_gb == 0
+    assert args.limit_mm_per_prompt["image"] >= 1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_installed_vllm_asks_by_the_known_name_which_families_it_normalises(family: str) -> None:
+    """Under another name the option that turns it off would do nothing. Read, not imported: vLLM changes torch."""
+    found = importlib.util.find_spec("vllm")
+    assert found is not None and found.submodule_search_locations is not None
+    package = Path(found.submodule_search_locations[0])
+    name = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES[family]
+    registry = (package / "model_executor" / "models" / "registry.py").read_text()
+    module = re.search(rf'"{name}": \(\s*"(\w+)",\s*"{name}",?\s*\)', registry)
+    assert module is not None and f'"{NORMALISES}"' in registry
+    of_class = assigned(package / "model_executor" / "models" / f"{module[1]}.py", name)
+    assert of_class.get(NORMALISES, False) is (family not in ("idefics3", "smolvlm"))
+    options = assigned(package / "engine" / "arg_utils.py", "EngineArgs")
+    assert options.keys() >= {*ENGINE_OPTIONS, *IMAGE_OPTIONS}
 
 
 def test_family_that_needs_torchvision_is_refused_where_it_is_not_installed(

@@ -4,46 +4,18 @@ gradients."""
 from __future__ import annotations
 
 import json
-import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import transformers
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from computerrl.common.memory_plan import image_plan, model_size
 from computerrl.common.vision.memory import Kept, tower_shape
 from computerrl.common.vision.tower import tower_parameters
 from computerrl.learner.model.policy import load_policy
-from tests.support.data.tensors import assert_near
+from tests.support.data.tensors import LiveBytes, assert_near
 from tests.support.data.vision_data import FAMILIES, WIDE, Screens, make_config, save_model
-
-
-class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of tensors that operations make, while they live."""
-
-    def __init__(self, known: list[torch.Tensor]) -> None:
-        super().__init__()
-        self._live = {tensor.untyped_storage()._cdata for tensor in known}
-        self.now = self.peak = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(out):
-            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage()._cdata not in self._live:
-                storage = tensor.untyped_storage()
-                self._live.add(storage._cdata)
-                self.now += storage.nbytes()
-                self.peak = max(self.peak, self.now)
-                weakref.finalize(storage, self._free, storage._cdata, storage.nbytes())
-        return out
-
-    def _free(self, key: int, num_bytes: int) -> None:
-        self._live.discard(key)
-        self.now -= num_bytes
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -128,5 +100,5 @@ def test_plan_counts_the_screens_of_a_pack(tmp_path: Path) -> None:
     found = [image_plan(trained, recomputation) for recomputation in ("none", "full")]
     assert frozen is not None and found[0] is not None and found[1] is not None
     assert frozen.features_mb == config.learner.image_cache_mb and found[0].features_mb == 0
-    assert frozen.num_in_pack == config.max_pack_tokens // frozen.num_tokens
+    assert frozen.num_in_pack == config.max_pack_tokens // frozen.screen.num_tokens
     assert found[1].pass_mb < found[0].pass_mb

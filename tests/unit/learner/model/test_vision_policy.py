@@ -20,6 +20,7 @@ from computerrl.common.messages import ScreenshotRef, Step
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.common.vision.layout import PieceGrid, rope_positions
 from computerrl.common.vision.processor import load_processor
+from computerrl.common.vision.tower import tower_parameters
 from computerrl.learner.checkpoints.checkpoint import (
     Checkpoint,
     CheckpointStore,
@@ -28,8 +29,9 @@ from computerrl.learner.checkpoints.checkpoint import (
     trainer_state,
 )
 from computerrl.learner.checkpoints.export import export_model
-from computerrl.learner.model.batching import make_packs
-from computerrl.learner.model.policy import Policy, load_policy
+from computerrl.learner.model.batching import Pack, make_packs
+from computerrl.learner.model.lora import Adapter, adapters_among
+from computerrl.learner.model.policy import load_policy
 from computerrl.learner.poison import poison_of
 from computerrl.learner.supervised.pool import EpisodePool, pack_run
 from computerrl.learner.training.trainer import Trainer
@@ -40,27 +42,26 @@ from tests.support.data.vision_data import (
     TALL,
     WIDE,
     Screens,
+    all_tokens,
+    image_inputs,
     make_batch,
     make_config,
     own_logprobs,
     own_model,
+    packed_logprobs,
     save_model,
 )
 from tests.support.tiers import one_in
+
+GRID_FAMILIES = [family for family in FAMILIES if family not in ("idefics3", "smolvlm")]
+
+# Layers of towers have linear layers of the same names.
+LORA = LoraConfig(rank=2, targets=("q_proj", "down_proj"))
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_model(tmp_path_factory.mktemp("vision") / "model")
-
-
-def packed_logprobs(policy: Policy, steps: Sequence[Step], *, max_tokens: int = 4096) -> list[torch.Tensor]:
-    found: dict[int, torch.Tensor] = {}
-    for pack in policy.packs(steps, max_tokens=max_tokens):
-        logprobs_M = policy.forward(pack, temperature=1.0).logprobs_U[torch.from_numpy(pack.token_pair_M)]
-        lengths = [len(steps[i].action_tokens) for i in pack.samples_S]
-        found |= dict(zip(pack.samples_S.tolist(), logprobs_M.detach().split(lengths), strict=True))
-    return [found[i] for i in range(len(steps))]
 
 
 def mixed_steps(screens: Screens) -> list[Step]:
@@ -78,9 +79,21 @@ def mixed_steps(screens: Screens) -> list[Step]:
     ]
 
 
+@torch.no_grad()
+def give_adapters_weight(trainer: Trainer, model: Any, adapters: Sequence[Adapter]) -> None:
+    """Adapters begin as zero, which gives one half of each no gradient. ``model`` gets the weights that they then make."""
+    generator = torch.Generator().manual_seed(5)
+    for adapter in adapters:
+        up = trainer.policy.weights.compute[adapter.up]
+        up.copy_(0.1 * torch.randn(up.shape, generator=generator))
+        model.get_parameter(adapter.weight).copy_(trainer.trainable_tensors()[adapter.weight])
+
+
 def check_gradients(config: RunConfig, model: Any, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Compare an update's gradients with those of the plain policy gradient by transformers; gives the trained names."""
     trainer, screens = Trainer(config, load_policy(config)), Screens(Path(config.model.name), config)
+    adapters = adapters_among(trainer.policy.weights.compute, config.learner.lora)
+    give_adapters_weight(trainer, model, adapters)
     batch = make_batch(trainer, screens, model)
     gradients: dict[str, torch.Tensor | None] = {}
 
@@ -95,6 +108,11 @@ def check_gradients(config: RunConfig, model: Any, monkeypatch: pytest.MonkeyPat
         loss = loss - float(weight) * float(advantage) * own_logprobs(model, screens, step).sum()
     loss.backward()
     expected = {name: parameter.grad for name, parameter in model.named_parameters() if name in gradients}
+    for adapter in adapters:
+        # Of weight = base + scaling * up @ down.
+        gradient = adapter.scaling * model.get_parameter(adapter.weight).grad
+        down, up = (trainer.policy.weights.compute[name].detach() for name in (adapter.down, adapter.up))
+        expected |= {adapter.up: gradient @ down.T, adapter.down: up.T @ gradient}
     assert expected.keys() == gradients.keys() == trainer.policy.weights.compute.keys()
     for name, gradient in expected.items():
         found = gradients[name]
@@ -125,6 +143,45 @@ def test_rope_positions_of_a_sequence_are_transformers(folder: Path) -> None:
     np.testing.assert_array_equal(found, expected[:, 0].numpy())
 
 
+def path_of(pack: Pack, place: int) -> np.ndarray:
+    """Nodes of the sample at ``place`` of ``pack``, from the root on; each of its action tokens but the last is one."""
+    node_M = pack.logit_nodes_Q[pack.pair_node_U[pack.token_pair_M]]
+    nodes = np.arange(pack.num_nodes)
+    return np.flatnonzero((nodes <= node_M[place]) & (pack.end_N > node_M[place]))
+
+
+@pytest.mark.parametrize("model_type", GRID_FAMILIES)
+def test_rope_positions_on_a_trie_are_transformers(tmp_path: Path, model_type: str) -> None:
+    folder = save_model(tmp_path / "model", model_type=model_type)
+    config = make_config(folder, tmp_path, top_layers=1)
+    policy, screens, model = load_policy(config), Screens(folder, config), own_model(folder)
+    first, second, third = screens.take(1, WIDE), screens.take(2, WIDE), screens.take(3, TALL)
+    steps = [
+        screens.step(first, second, third, action=[11, 12]),
+        screens.step(first, second, third, action=[11, IMAGE, 13], after=(7, 8)),
+        # They leave the others behind the second image, behind the first one, and before any.
+        screens.step(first, second, first, action=[11, 12]),
+        screens.step(first, second, action=[12, 13], after=(8, 9)),
+        screens.step(first, third, second, action=[11]),
+        screens.step(second, first, action=[11, 12]),
+        screens.step(third, action=[11], before=(6,)),
+        make_step([5, 6, 21, 22], [23, 24]),
+    ]
+    (pack,) = policy.packs(steps, max_tokens=4096)
+    # first: second: (third, first); third: second; second: first; third.
+    assert pack.images is not None and len(pack.images.nodes_V) == 20 + 20 + (8 + 20) + (8 + 20) + (20 + 20) + 8
+    found_3N = policy.tensors(pack).rope_positions(has_grid=True)[:, 0].numpy()
+    lengths = [len(steps[sample].action_tokens) for sample in pack.samples_S]
+    for sample, end in zip(pack.samples_S, np.cumsum(lengths), strict=True):
+        step, path = steps[sample], path_of(pack, end - 1)
+        tokens, inputs = all_tokens(step), image_inputs(screens, step)
+        np.testing.assert_array_equal(pack.tokens_N[path], tokens[0, :-1])
+        types = inputs.get("mm_token_type_ids", torch.zeros_like(tokens, dtype=torch.int32))
+        grids = inputs.get("image_grid_thw")
+        expected, _ = model.model.get_rope_index(tokens, mm_token_type_ids=types, image_grid_thw=grids)
+        np.testing.assert_array_equal(found_3N[:, path], expected[:, 0, :-1])
+
+
 def test_rope_positions_of_text_alone_are_depths() -> None:
     depth = np.array([0, 1, 2, 1, 2])
     np.testing.assert_array_equal(rope_positions(depth, np.array([5, 3, 3, 5, 5]), {}), np.stack([depth] * 3))
@@ -139,13 +196,8 @@ def test_packed_logprobs_are_transformers_own(folder: Path, tmp_path: Path, top_
     config = make_config(folder, tmp_path, top_layers=top_layers)
     policy, screens, model = load_policy(config), Screens(folder, config), own_model(folder)
     steps = mixed_steps(screens)
-    found = packed_logprobs(policy, steps, max_tokens=max_tokens)
-    for step, logprobs in zip(steps[:-2], found, strict=False):
+    for step, logprobs in zip(steps, packed_logprobs(policy, steps, max_tokens=max_tokens), strict=True):
         torch.testing.assert_close(logprobs, own_logprobs(model, screens, step).detach(), atol=1e-4, rtol=0)
-    torch.testing.assert_close(found[-1], own_logprobs(model, screens, steps[-1]).detach(), atol=1e-4, rtol=0)
-    # transformers would look for a second picture behind the sampled image token; up to there it agrees.
-    cut = replace(steps[-2], action_tokens=steps[-2].action_tokens[:1])
-    torch.testing.assert_close(found[-2][:1], own_logprobs(model, screens, cut).detach(), atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("model_type", FAMILIES)
@@ -156,15 +208,19 @@ def test_packed_logprobs_of_every_family_are_transformers_own(tmp_path: Path, mo
         screens, model = Screens(folder, config), own_model(folder)
         first, second, third = screens.take(1, WIDE), screens.take(2, WIDE), screens.take(3, TALL)
         steps = [
-            *mixed_steps(screens)[:5],
+            *mixed_steps(screens),
             screens.step(first, second, third, action=[11, 12]),
             screens.step(first, second, action=[11, 12], after=(8,)),
             # The same first image, and another behind it.
             screens.step(first, third, action=[11, 12], after=(8,)),
             screens.step(first, first, action=[11, 12], after=(8,)),
         ]
-        for step, logprobs in zip(steps, packed_logprobs(load_policy(config), steps), strict=True):
-            torch.testing.assert_close(logprobs, own_logprobs(model, screens, step).detach(), atol=1e-4, rtol=0)
+        policy, expected = load_policy(config), [own_logprobs(model, screens, step).detach() for step in steps]
+        # All in one pack, and each in a pack of its own.
+        for max_tokens in (4096, 1):
+            assert len(policy.packs(steps, max_tokens=max_tokens)) == (len(steps) if max_tokens == 1 else 1)
+            for found, own in zip(packed_logprobs(policy, steps, max_tokens=max_tokens), expected, strict=True):
+                torch.testing.assert_close(found, own, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("model_type", FAMILIES)
@@ -172,10 +228,20 @@ def test_update_of_every_family_gives_transformers_gradients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_type: str
 ) -> None:
     folder = save_model(tmp_path / "model", model_type=model_type)
-    for top_layers, recompute, vision in ((None, "full", "trained"), (3, "none", "frozen"), (1, "none", "trained")):
-        run = tmp_path / f"{top_layers}-{vision}"
-        config = make_config(folder, run, top_layers=top_layers, vision=vision, activation_checkpointing=recompute)
-        check_gradients(config, own_model(folder), monkeypatch)
+    of_tower = tower_parameters(own_model(folder))
+    cases: list[tuple[int | None, str, Any, LoraConfig | None]] = [
+        (None, "full", "trained", None),
+        (3, "none", "frozen", None),
+        (1, "none", "trained", None),
+        (None, "none", "frozen", LORA),
+    ]
+    for number, (top_layers, recompute, vision, lora) in enumerate(cases):
+        run = tmp_path / str(number)
+        config = make_config(folder, run, top_layers=top_layers, vision=vision, activation_checkpointing=recompute, lora=lora)
+        trained = check_gradients(config, own_model(folder), monkeypatch)
+        assert trained & of_tower == (of_tower if vision == "trained" else set())
+        # No layer of the tower has an adapter.
+        assert lora is None or all(".layers." in name and ".lora_" in name for name in trained - of_tower)
 
 
 def test_packs_share_a_prefix_while_tokens_and_pictures_are_the_same(folder: Path, tmp_path: Path) -> None:
@@ -243,10 +309,6 @@ def test_update_gradient_is_plain_grpo_of_transformers(
     config = make_config(folder, tmp_path, top_layers=top_layers, vision=vision, activation_checkpointing=recompute)
     names = check_gradients(config, own_model(folder), monkeypatch)
     assert any(name.startswith("model.visual.") for name in names) == (top_layers is None)
-
-
-# Layers of the tower have linear layers of the same names.
-LORA = LoraConfig(rank=2, targets=("q_proj", "up_proj"))
 
 
 @pytest.mark.parametrize("vision", ["frozen", "trained"])
