@@ -32,6 +32,8 @@ GetterKind = Literal[
     "final_action",
     "outputs",
     "pause",
+    "pointed",
+    "screen",
     "fingerprint",
 ]
 
@@ -52,6 +54,8 @@ Getter = Callable[..., Any]
 - ``fingerprint``: everything that an episode could leave behind, for tests and soaks (`guest.fingerprint.take`)
 - ``final_action``: the action that ended the episode, ``done``, ``fail`` or empty; known to evaluators only
 - ``outputs``: the instance's `TaskInstance.outputs`; known to evaluators only
+- ``pointed``: pixel (x, y) of the click that answered the task, None before it; known to evaluators of `is_pointed` tasks only
+- ``screen``: the present `Observation`, with its elements; for ``prepare`` only
 - ``pause`` (``seconds``): None after that time, which does not count as judging time; for evaluators only
 """
 
@@ -82,7 +86,8 @@ class TaskInstance:
     """One playable instance of a family."""
 
     instruction: str | None
-    """Instruction for the agent; None: it is the page's (``get("web_page")["fields"]["utterance"]`` after the reset)."""
+    """Instruction for the agent; None: ``prepare`` has put it into ``outputs`` as ``instruction``, or else it is the page's
+    (``get("web_page")["fields"]["utterance"]`` after the reset)."""
     setup: Sequence[SetupStep]
     evaluate: Callable[[Getter], Evaluation]
     demonstrate: Callable[[str, Observation, Sequence[Action], Getter], Action]
@@ -101,6 +106,8 @@ class TaskInstance:
     outputs: dict[str, str] = field(default_factory=dict)
     """Output of the commands of ``prepare``, which fills it anew for each episode. Evaluators run in another process and read it
     by ``get("outputs")``."""
+    is_pointed: bool = False
+    """Whether one click answers the task: it is not carried out, and ends the episode. Other actions but `wait` are refused."""
     digest: Callable[[], str] | None = None
     """Hash of a foreign task's definition. Such a task is judged on an untouched desktop before an agent gets it
     (`env_server.judging.untouched`). None: the task belongs to one of the product's families."""

@@ -39,11 +39,11 @@ from computerrl.common.actions import (
 )
 from computerrl.common.actions.screen_text import app_line, cut, element_rows
 from computerrl.common.config import DesktopConfig, PromptConfig, TasksConfig
-from computerrl.common.messages import Action, Evaluation, Observation, Split, TaskRef
+from computerrl.common.messages import Action, Evaluation, FinalAction, Observation, Split, TaskRef
 from computerrl.env_server.client import lacking_in_image, with_needed_apps
 from computerrl.env_server.driver import LiveDesktop, TaskInstance
 from computerrl.env_server.drivers import make_driver
-from computerrl.env_server.judging.judge import Judge, make_judge
+from computerrl.env_server.judging.judge import Judge, evaluator_getter, make_judge
 from computerrl.env_server.tasks import FAMILIES, advice, task_instance
 
 ENV_ID = "computerrl/Desktop-v0"
@@ -214,14 +214,15 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], str]):
         """Do ``action``; see the class."""
         if self._instance is None or self._driver is None or self._judge is None:
             raise ResetNeeded("call reset() first: the episode has ended, or none was begun")
-        said, error, terminated, failed = "", "", False, False
+        said, error, terminated = "", "", False
+        final: FinalAction = ""
         try:
             parsed = parse_action(_text_of(action))
         except ActionSyntaxError as problem:
             error = str(problem)
         else:
             if parsed.name in FINAL_ACTIONS:
-                terminated, failed = True, parsed.name == "fail"
+                terminated, final = True, "fail" if parsed.name == "fail" else "done"
             else:
                 result = self._driver.step(parsed)
                 self._observation, error, terminated = result.observation, result.action_error, result.finished
@@ -230,8 +231,9 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], str]):
         truncated = not terminated and self._num_steps >= self._max_steps
         verdict: Evaluation | None = None
         if terminated or truncated:
-            verdict = self._judge.judge(self._task, self._instance, self._driver.get)
-            if failed:
+            get = evaluator_getter(self._driver.get, self._instance, final_action=final)
+            verdict = self._judge.judge(self._task, self._instance, get)
+            if final == "fail":
                 # Every task can be done: saying that it cannot is wrong, whatever the desktop shows.
                 verdict = Evaluation(reward=0.0, success=False, detail="given up")
             self._instance = None

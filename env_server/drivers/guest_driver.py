@@ -19,6 +19,9 @@ from computerrl.env_server.drivers.guest_process import GuestLauncher, GuestProc
 from computerrl.env_server.drivers.observation import Numbering, TreeNode, linearise
 from computerrl.env_server.drivers.screenshots import Screenshots
 
+ONE_CLICK = "one click answers this task, and nothing else is done in it"
+"""Error of another action, for the agent."""
+
 
 class GuestDriver:
     """One real desktop; see `env_server.driver.DesktopDriver`. One call at a time; `healthy` and `close` from any thread."""
@@ -35,6 +38,10 @@ class GuestDriver:
         """Elements of the last observation, to which targets refer."""
         self._tree = 0
         """The guest's number of the tree that ``_elements`` come from; 0: none."""
+        self._is_pointed = False
+        """Whether one click answers the task (`TaskInstance.is_pointed`)."""
+        self._pointed: tuple[int, int] | None = None
+        """The pixel of that click."""
         self._screenshot: tuple[int, ScreenshotRef] | None = None
         """The guest's count of changes on screen, and the screenshot taken at it."""
         self._guest = GuestProcess(launcher, config, index=index, folder=folder)
@@ -54,11 +61,12 @@ class GuestDriver:
         """See `DesktopDriver`."""
         setup = [{"kind": step.kind, "args": step.args} for step in task.setup]
         self._numbering, self._elements, self._tree = Numbering(), (), 0
+        self._is_pointed, self._pointed = task.is_pointed, None
         observation = self._observe({"request": "reset", "setup": setup}, self._config.reset_deadline_s).observation
         if task.prepare is not None:
             task.prepare(self.get)
             observation = self._observe({"request": "observe", "settle": True}, self._config.step_deadline_s).observation
-        instruction = task.instruction
+        instruction = task.instruction or task.outputs.get("instruction")
         if instruction is None:
             instruction = str(self.get("web_page")["fields"]["utterance"])
         return instruction, observation
@@ -71,6 +79,10 @@ class GuestDriver:
         except LookupError as error:
             result = self._observe({"request": "observe"}, self._config.step_deadline_s)
             return StepResult(observation=result.observation, action_error=str(error.args[0]), finished=result.finished)
+        if self._is_pointed and action.name != "wait":
+            answers = action.name == "click"
+            self._pointed = (args["x"], args["y"]) if answers else self._pointed
+            return StepResult(observation=self.observe(), action_error="" if answers else ONE_CLICK, finished=answers)
         return self._observe({"request": "step", "action": action.name, "args": args}, self._config.step_deadline_s)
 
     def observe(self) -> Observation:
@@ -79,6 +91,10 @@ class GuestDriver:
 
     def get(self, kind: GetterKind, **args: Any) -> Any:
         """See `DesktopDriver`."""
+        if kind == "pointed":
+            return self._pointed
+        if kind == "screen":
+            return self._observe({"request": "observe", "settle": True}, self._config.step_deadline_s, with_tree=True).observation
         # A call of a task file may start a program, as a reset does, or be a command with a time limit of its own.
         limit_s = self._config.reset_deadline_s if kind == "osworld" else self._config.step_deadline_s
         limit_s += float(args.get("timeout_s", 0.0))
@@ -97,9 +113,9 @@ class GuestDriver:
         """See `LiveScreen`. After `close` it is the last frame."""
         return self._screen.frame()
 
-    def _observe(self, request: dict[str, Any], limit_s: float) -> StepResult:
-        """Make a request that is answered by an observation."""
-        request |= {"with_tree": self._config.observation != "screenshot", "known_tree": self._tree}
+    def _observe(self, request: dict[str, Any], limit_s: float, *, with_tree: bool = False) -> StepResult:
+        """Make a request that is answered by an observation. ``with_tree``: with elements, whatever the configuration says."""
+        request |= {"with_tree": with_tree or self._config.observation != "screenshot", "known_tree": self._tree}
         answer = self._guest.ask(request, limit_s)
         if answer.picture is None:
             raise DesktopBroken(f"desktop {self._index} sent no observation")

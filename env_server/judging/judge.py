@@ -34,8 +34,8 @@ from computerrl import SOURCE_ROOT
 from computerrl.common import log
 from computerrl.common.config import TasksConfig
 from computerrl.common.errors import DesktopBroken, EnvError, HostBroken, TaskFailed, error_classes
-from computerrl.common.messages import Evaluation, TaskRef
-from computerrl.env_server.driver import Getter, TaskInstance
+from computerrl.common.messages import Evaluation, FinalAction, TaskRef
+from computerrl.env_server.driver import Getter, GetterKind, TaskInstance
 from computerrl.env_server.guest.wire import MAX_FRAME_BYTES, Wire, WireClosed, WireTimeout
 
 MAX_MESSAGE_BYTES = 2 * MAX_FRAME_BYTES
@@ -51,6 +51,18 @@ _ENDING_S = 1.0
 """Time that a fork server which was killed gets to end, in seconds."""
 LONGEST_S = START_LIMIT_S + WALL_LIMIT_S + _NUM_TRIES * _ENDING_S
 """A judgement with all of its tries takes at most this long in seconds, without the desktop's answers."""
+
+
+def evaluator_getter(get: Getter, instance: TaskInstance, *, final_action: FinalAction) -> Getter:
+    """``get``, a driver's getter, which also tells evaluators the instance's outputs and the episode's final action."""
+    of_the_episode = {"final_action": final_action, "outputs": instance.outputs}
+
+    def read(kind: GetterKind, **args: Any) -> Any:
+        if kind == "pause":
+            return time.sleep(args["seconds"])
+        return of_the_episode[kind] if kind in of_the_episode else get(kind, **args)
+
+    return read
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,8 @@ from computerrl.common.messages import (
     TaskStarted,
 )
 from computerrl.common.metrics import Timings
-from computerrl.env_server.driver import DesktopDriver, Getter, GetterKind, TaskInstance
-from computerrl.env_server.judging.judge import Judge
+from computerrl.env_server.driver import DesktopDriver, TaskInstance
+from computerrl.env_server.judging.judge import Judge, evaluator_getter
 from computerrl.env_server.judging.untouched import Untouched
 from computerrl.env_server.serving.desktop_worker import DesktopWorker, PreparedTask, TaskSession
 from computerrl.env_server.serving.replay import with_recording
@@ -175,22 +175,11 @@ def evaluate(message: EvaluationRequest, *, setting: TaskSetting, timings: Mappi
 
 
 def _verdict(worker: DesktopWorker, task: TaskRef, instance: TaskInstance, final_action: FinalAction, judge: Judge) -> Evaluation:
-    verdict = _checked(judge.judge(task, instance, _getter(worker, instance, final_action)), Evaluation, "evaluator")
+    get = evaluator_getter(_driver(worker).get, instance, final_action=final_action)
+    verdict = _checked(judge.judge(task, instance, get), Evaluation, "evaluator")
     if not 0.0 <= verdict.reward <= 1.0:
         raise TaskFailed(f"the evaluator gave reward {verdict.reward}, which is outside 0..1")
     return verdict
-
-
-def _getter(worker: DesktopWorker, instance: TaskInstance, final_action: FinalAction) -> Getter:
-    """The driver's getter, which also returns the instance's outputs and the episode's final action."""
-    of_the_episode = {"final_action": final_action, "outputs": instance.outputs}
-
-    def get(kind: GetterKind, **args: Any) -> Any:
-        if kind == "pause":
-            return time.sleep(args["seconds"])
-        return of_the_episode[kind] if kind in of_the_episode else _driver(worker).get(kind, **args)
-
-    return get
 
 
 def use(work: Callable[[DesktopDriver], T], found: list[T]) -> Work:

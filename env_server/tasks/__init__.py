@@ -15,11 +15,19 @@ from computerrl.common.config import TasksConfig
 from computerrl.common.errors import TaskFailed
 from computerrl.common.messages import Action, Observation, TaskRef
 from computerrl.env_server.driver import Getter, TaskInstance
-from computerrl.env_server.tasks import calc, editor, files, forge, miniwob, web
+from computerrl.env_server.tasks import calc, editor, files, forge, miniwob, pointing, web
 from computerrl.env_server.tasks.family import BUNDLE_PREFIX, OSWORLD_PREFIX, Family
 
 _HAND_MADE = {
-    family.name: family for family in (*web.FAMILIES, *calc.FAMILIES, *editor.FAMILIES, *files.FAMILIES, *forge.FAMILIES)
+    family.name: family
+    for family in (
+        *web.FAMILIES,
+        *calc.FAMILIES,
+        *editor.FAMILIES,
+        *files.FAMILIES,
+        *forge.FAMILIES,
+        *pointing.FAMILIES,
+    )
 }
 
 FAMILIES: dict[str, Family] = _HAND_MADE | {family.name: family for family in miniwob.FAMILIES if family.name not in _HAND_MADE}
