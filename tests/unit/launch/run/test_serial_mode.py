@@ -12,6 +12,7 @@ from computerrl.common.config import RunConfig, load_config
 from computerrl.common.metrics import read_json_lines
 from computerrl.launch.run.local import play
 from computerrl.launch.run.serial import run_serial
+from tests.support.data.image_prompts import make_folder
 from tests.support.tiers import one_in
 
 CONFIG = Path(__file__).resolve().parents[4] / "configs" / "serial.yaml"
@@ -42,6 +43,40 @@ def test_serial_run_walks_the_whole_recipe_and_loses_nothing(small: RunConfig) -
     demonstrations = [episode for episode in episodes if episode["kind"] == "demonstration"]
     assert demonstrations, "the demonstrators were recorded"
     assert all(episode["success"] for episode in demonstrations), "and solve their tasks"
+
+
+FORMS_OF_IMAGES = ("compact_vision", "computerrl_vision", "ui_tars", "qwen_computer_use")
+
+
+@pytest.mark.parametrize(
+    ("form", "family"), one_in(5, [(form, family) for family in ("idefics3", "qwen3_vl") for form in FORMS_OF_IMAGES])
+)
+def test_serial_run_on_images_walks_the_whole_recipe_in_every_format(tmp_path: Path, form: str, family: str) -> None:
+    """Probes with an image compare engine and learner at each load: a run in which they differ ends."""
+    from computerrl.common.run_files.run_folder import RunFolder
+
+    model = make_folder(tmp_path / "model", family, text={"max_position_embeddings": 8192})
+    overrides = [
+        f"model.name={model}",
+        f"run_dir={tmp_path}",
+        "tasks.families=[web-click-button]",
+        "tasks.actions=gui",
+        "desktop.screen_width=320",
+        "desktop.screen_height=240",
+        f"actor.prompt={{format: {form}, images: 1, max_prompt_tokens: 7000}}",
+        "actor.max_new_tokens=60",
+        "actor.num_threads=1",
+        "learner.num_threads=1",
+    ]
+    config = load_config(CONFIG, overrides=overrides)
+    RunFolder(config.folder).create(config)
+    state = run_serial(config)
+    assert state.summary is not None and state.summary["num_trajectories_lost"] == 0
+    assert state.sft_steps, "a demonstration said in the format was cloned"
+    episodes = read_json_lines(config.folder / "trajectories" / "episodes.jsonl")
+    assert all(one["success"] for one in episodes if one["kind"] == "demonstration")
+    kept = read_json_lines(config.folder / "trajectories" / "samples.jsonl")
+    assert all(step["images"] and step["tokens"] for one in kept for step in one["steps"])
 
 
 @pytest.mark.release
