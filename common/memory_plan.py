@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from computerrl.common.config import RunConfig
-from computerrl.common.errors import PictureError
 from computerrl.common.models.folder import BUILT_IN_MODELS, model_folder
 from computerrl.common.models.teacher import teacher_name
-from computerrl.common.vision.memory import Kept, TowerShape, tower_shape
+from computerrl.common.vision.memory import Kept, tower_shape
+from computerrl.common.vision.screen_memory import Screen, actor_images, engine_images, screen_of
 
 PROCESS_MB = {
     "broker": 150,
@@ -40,6 +40,9 @@ BUILT_IN_OUTPUTS = {"smollm2-135m": (49_152, 576), "tiny-vision": (49_152, 576),
 
 Recomputation = Literal["none", "full"]
 """What `learner.activation_checkpointing` comes to."""
+
+LEARNING = ("learner", "one process")
+"""Beginnings of the names of those parts of a plan that are the learner's ranks."""
 
 _KEPT_WIDTHS: dict[Recomputation, float] = {"none": 19.7, "full": 1.0}
 """Numbers that a trained layer keeps of a token, by those of the token's state, beside probabilities of attention. Measured
@@ -77,7 +80,7 @@ def choose_recomputation(config: RunConfig, *, room_mb: float, num_sharing: int 
 def host_room_mb(config: RunConfig, *, total_mb: int, available_mb: int) -> int:
     """Memory for the learner's ranks on their node: what is available, but not what other processes of the run there take or
     will take."""
-    others_mb = 0 if config.mode == "serial" or config.cluster.num_worker_nodes else _others_mb(config)
+    others_mb = 0 if config.cluster.num_worker_nodes else _others_mb(config)
     return min(available_mb, total_mb - others_mb)
 
 
@@ -87,7 +90,10 @@ def card_room_mb(config: RunConfig, *, total_mb: float, free_mb: float, num_card
     if not is_shared or config.actor.served_at is not None:
         return free_mb
     num_engines = config.actor.num_actors if config.actor.inference == "local" else config.actor.num_engines
-    each_mb = config.actor.gpu_memory * total_mb if config.actor.engine == "vllm" else engine_mb(config)
+    each_mb: float = engine_mb(config, on_card=True)
+    if config.actor.engine == "vllm":
+        # vLLM takes the memory for images beside its share.
+        each_mb = config.actor.gpu_memory * total_mb + (engine_images(config).on_device >> 20)
     return min(free_mb, total_mb - math.ceil(num_engines / num_cards) * each_mb)
 
 
@@ -97,14 +103,15 @@ def ranks_per_node(config: RunConfig) -> int:
 
 
 def _others_mb(config: RunConfig) -> int:
-    return sum(count * each_mb for what, count, each_mb in memory_parts(config) if not what.startswith("learner"))
+    return sum(count * each_mb for what, count, each_mb in memory_parts(config) if not what.startswith(LEARNING))
 
 
 def memory_parts(config: RunConfig, recomputation: Recomputation = "full") -> list[tuple[str, int, int]]:
     """(what, how many, MiB each) of a run on one machine; estimates, see `PROCESS_MB`. ``recomputation``: see `learner_mb`."""
     num_ranks, rank_mb = config.learner.num_ranks, learner_mb(config, recomputation)
     if config.mode == "serial":
-        return [("one process", 1, rank_mb)]
+        images_mb = engine_images(config).total >> 20
+        return [("one process", 1, rank_mb), *([("images of its engine", 1, images_mb)] if images_mb else [])]
     return [
         ("desktops", config.desktop.num_desktops, config.desktop.memory_per_desktop_mb),
         *_sampling_parts(config, engine_mb(config)),
@@ -180,9 +187,7 @@ def checkpoint_mb(config: RunConfig) -> int:
 class ImagePlan:
     """What the images of a run take."""
 
-    num_tokens: int
-    """Of one screen."""
-    tower: TowerShape
+    screen: Screen
     num_in_pack: int
     """Different screens that fit into a pack."""
     pass_mb: int
@@ -192,23 +197,15 @@ class ImagePlan:
 
 
 def image_plan(config: RunConfig, recomputation: Recomputation, *, on_card: bool = False) -> ImagePlan | None:
-    """None where prompts show no images, where the model has no tower that is known here, where its folder is not there yet, and
-    for a screen that it does not take (another check reports it). ``on_card``: the learner's tower works on a GPU.
+    """None without a `screen_of` the run. ``on_card``: the learner's tower works on a GPU.
 
     Raises `ConfigError` for a folder without an image processor."""
-    folder = model_folder(config.model.name)
-    tower = tower_shape(_config_tree(folder)) if config.actor.prompt.shows_images else None
-    if tower is None:
+    screen = screen_of(config)
+    if screen is None:
         return None
-    from computerrl.common.vision.processor import load_processor
-
-    try:
-        num_tokens = load_processor(folder).layout(config.desktop.screen_width, config.desktop.screen_height).num_pieces
-    except PictureError:
-        return None
-    num_in_pack = max(1, config.max_pack_tokens // num_tokens)
+    num_in_pack = max(1, config.max_pack_tokens // screen.num_tokens)
+    tower, patches = screen.tower, screen.num_patches
     element_bytes, wanted = _compute_bytes(config), config.learner.activation_checkpointing
-    patches = num_tokens * tower.patches_per_token
     if config.model.vision == "frozen":
         kept: Kept = "nothing"
         num_at_once = min(config.learner.images_per_pass, num_in_pack)
@@ -220,12 +217,12 @@ def image_plan(config: RunConfig, recomputation: Recomputation, *, on_card: bool
         everything = tower.pass_bytes(num_at_once * patches, kept="everything", element_bytes=element_bytes)
         num_bytes = max(num_bytes, int(_HELD_SHARE * everything))
     features_mb = config.learner.image_cache_mb if config.model.vision == "frozen" else 0
-    return ImagePlan(num_tokens, tower, num_in_pack, num_bytes >> 20, features_mb)
+    return ImagePlan(screen, num_in_pack, num_bytes >> 20, features_mb)
 
 
-def engine_mb(config: RunConfig) -> int:
+def engine_mb(config: RunConfig, *, on_card: bool = False) -> int:
     """Of a process that samples: serving weights, which the transformers engine packs anew on a CPU, older ones beside them where
-    it keeps some, and a staging copy of what is broadcast."""
+    it keeps some, a staging copy of what is broadcast, and images. ``on_card``: images count with their part on a GPU alone."""
     num_parameters, trained, _ = _sizes(config)
     packed = config.actor.engine == "transformers" and config.learner.device != "cuda"
     num_models = 1 if config.actor.older_policy_every is None else 2
@@ -234,7 +231,13 @@ def engine_mb(config: RunConfig) -> int:
     memory_mb = PROCESS_MB[f"actor/{config.actor.engine}"] + int(num_bytes / 2**20)
     if config.actor.engine == "vllm" and config.actor.older_policy_every is not None:
         memory_mb += VLLM_CACHE_MB
-    return memory_mb
+    images = engine_images(config)
+    return memory_mb + ((images.on_device if on_card else images.total) >> 20)
+
+
+def central_actor_mb(config: RunConfig) -> int:
+    """Of an actor for which engine processes sample."""
+    return PROCESS_MB["actor/central"] + (actor_images(config).total >> 20)
 
 
 def _sampling_parts(config: RunConfig, engine_mb: int) -> list[tuple[str, int, int]]:
@@ -244,7 +247,7 @@ def _sampling_parts(config: RunConfig, engine_mb: int) -> list[tuple[str, int, i
         return [("actors" if actor.num_actors > 1 else "actor", actor.num_actors, engine_mb)]
     return [
         ("engines" if actor.num_engines > 1 else "engine", actor.num_engines, engine_mb),
-        ("actors" if actor.num_actors > 1 else "actor", actor.num_actors, PROCESS_MB["actor/central"]),
+        ("actors" if actor.num_actors > 1 else "actor", actor.num_actors, central_actor_mb(config)),
     ]
 
 

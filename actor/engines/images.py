@@ -19,14 +19,10 @@ import torch
 
 from computerrl.actor.engines.base import GenerationRequest
 from computerrl.common.errors import EngineFailed
+from computerrl.common.sampling_limits import MAX_FEATURE_BYTES, MAX_NUMBERED
 from computerrl.common.vision.layout import PieceGrid, rope_positions
 from computerrl.common.vision.processor import ImageProcessor
 from computerrl.common.vision.tower import Features, Tower, joined, tower_parameters
-
-MAX_FEATURE_BYTES = 256 * 2**20
-"""Maximum memory for features of images, beside those of requests whose prompts are being computed."""
-MAX_NUMBERED = 100_000
-"""Maximum number of images whose numbers are remembered (about 20 MB); an image that is forgotten gets new numbers."""
 
 
 @dataclass(frozen=True, slots=True)

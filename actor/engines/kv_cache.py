@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-STORED_PER_LIVE = 3
-"""Stored rows per live row: enough for the prompts of several steps of each episode's group."""
+from computerrl.common.sampling_limits import STORED_PER_LIVE
 
 MIN_SHARED_TOKENS = 8
 """Shorter common prefixes are computed again: copying them costs more than it saves."""

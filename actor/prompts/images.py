@@ -16,15 +16,11 @@ from computerrl.common.config import Coordinates
 from computerrl.common.errors import ConfigError, PictureError, Problem
 from computerrl.common.messages import ScreenshotRef, ShownImages, content_hash
 from computerrl.common.models.folder import named_image_token
+from computerrl.common.sampling_limits import MAX_PREPARED_BYTES, MAX_SENT
 from computerrl.common.vision.encoded import black_image
 from computerrl.common.vision.layout import image_markers, image_text
 from computerrl.common.vision.processor import load_processor
 from computerrl.common.vision.screens import ReadScreenshot, Screens
-
-MAX_KEPT_BYTES = 128 * 2**20
-"""Maximum memory for processed images. Rollouts of a group begin with the same screen; prompts of an episode share screens."""
-MAX_SENT = 32
-"""Maximum number of encoded images that are kept for being shown in place of others; their own episodes may have ended."""
 
 
 class ImageTokens:
@@ -133,7 +129,7 @@ class ImageTokens:
             if ref.content_hash not in self._kept:
                 self._kept[ref.content_hash] = made
                 self._kept_bytes += made.processed.nbytes
-            while self._kept_bytes > MAX_KEPT_BYTES:
+            while self._kept_bytes > MAX_PREPARED_BYTES:
                 self._kept_bytes -= self._kept.popitem(last=False)[1].processed.nbytes
         return made
 

@@ -17,24 +17,20 @@ from computerrl.actor.prompts.images import ImageTokens
 from computerrl.actor.prompts.tokenizer import Tokenizer
 from computerrl.common.errors import ProtocolError
 from computerrl.common.messages import Ack, ImageSubmission, ImagesWanted, ScreenshotRef
-
-MAX_BYTES = 256 * 2**20
-"""Maximum memory for encoded images, beside those that were sent last."""
-NUM_THREADS = 2
-"""Threads that prepare images, which takes 0.1 to 0.4 s for a full screen that is not kept."""
+from computerrl.common.sampling_limits import MAX_SERVED_BYTES, NUM_PREPARING
 
 
 class ServedImages:
     """Images for the prompts of one model. Safe to share between threads."""
 
-    def __init__(self, folder: Path, tokenizer: Tokenizer, *, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, folder: Path, tokenizer: Tokenizer, *, max_bytes: int = MAX_SERVED_BYTES) -> None:
         """Raises `ConfigError` for a model that takes no images."""
         self._prepared = ImageTokens.of(folder, tokenizer, read=self._read)
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._held: OrderedDict[str, bytes] = OrderedDict()
         self._num_bytes = 0
-        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="images")
+        self._threads = ThreadPoolExecutor(NUM_PREPARING, thread_name_prefix="images")
 
     def keep(self, submission: ImageSubmission) -> Ack:
         """Keep what was sent. Raises `ProtocolError` for bytes that do not have the hash that names them."""

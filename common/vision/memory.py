@@ -1,5 +1,5 @@
-"""Memory that images take where a policy is trained: what the vision tower computes at once and keeps, from the sizes in
-config.json. Estimates, like those of `common.memory_plan`, which adds them up. No torch here.
+"""Memory that images take, from the sizes in config.json: the vision tower at work, prepared images, features, keys and values.
+Estimates, like those of `common.memory_plan`, which adds them up. No torch here.
 
 Numbers kept of a patch were counted as bytes of live tensors on small models of each family; attention without probabilities, as
 torch's `scaled_dot_product_attention` computes it.
@@ -24,6 +24,8 @@ _OF_BLOCK: Mapping[str, tuple[float, float]] = {
 }
 """`model_type` -> numbers that a block keeps of a patch, as multiples of its width and of its MLP's width."""
 _OF_TILES = ("idefics3", "smolvlm")
+_MASK_BYTES = 8
+"""Bytes of a pixel's entry in the mask that families of tiles have."""
 _OF_CONNECTOR = 5.0
 """Numbers that all behind the blocks keeps of a patch, as a multiple of their width."""
 
@@ -48,6 +50,11 @@ class TowerShape:
         merger = 0 if self.family in _OF_TILES else (self.patches_per_token * self.width) ** 2
         return self.num_blocks * (4 * self.width**2 + (3 if gated else 2) * self.width * self.mlp_width) + merger
 
+    def prepared_bytes(self, num_patches: int) -> int:
+        """Of images with ``num_patches`` as the image processor gives them: pixels in float32, and the mask of tiles."""
+        mask = _MASK_BYTES * self.pixels_per_patch // 3 if self.family in _OF_TILES else 0
+        return num_patches * (4 * self.pixels_per_patch + mask)
+
     def pass_bytes(self, num_patches: int, *, kept: Kept, element_bytes: int) -> int:
         """Of the images with ``num_patches`` that the tower encodes: those of one pass where it keeps nothing, else of all images
         of a pack. With the pixels in float32, as the image processor gives them."""
@@ -63,6 +70,43 @@ class TowerShape:
         else:
             numbers = pixels + self.num_blocks * block + connector
         return int(num_patches * (numbers * element_bytes + self.pixels_per_patch * 4))
+
+
+@dataclass(frozen=True, slots=True)
+class TextShape:
+    """Sizes of the language model behind a tower."""
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    width: int
+    num_deep: int = 0
+    """Number of further vectors of a token's features, which enter higher layers (DeepStack)."""
+
+    def kv_bytes(self, num_tokens: int, *, element_bytes: int) -> int:
+        """Of the keys and values of ``num_tokens`` in all layers."""
+        return num_tokens * 2 * self.num_layers * self.num_kv_heads * self.head_dim * element_bytes
+
+    def feature_bytes(self, num_tokens: int, *, element_bytes: int) -> int:
+        """Of the features that the tower gives for ``num_tokens``."""
+        return num_tokens * self.width * (1 + self.num_deep) * element_bytes
+
+
+def text_shape(tree: Mapping[str, Any]) -> TextShape | None:
+    """Of the model whose config.json is ``tree``; None where a size is missing or no number (other checks report it)."""
+    text, tower = tree.get("text_config") or tree, tree.get("vision_config") or {}
+    try:
+        width, num_heads = int(text["hidden_size"]), int(text["num_attention_heads"])
+        deep = tower.get("deepstack_visual_indexes") or ()
+        return TextShape(
+            num_layers=int(text["num_hidden_layers"]),
+            num_kv_heads=int(text.get("num_key_value_heads") or num_heads),
+            head_dim=int(text.get("head_dim") or width // num_heads),
+            width=width,
+            num_deep=len(deep),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError):
+        return None
 
 
 def tower_shape(tree: Mapping[str, Any]) -> TowerShape | None:

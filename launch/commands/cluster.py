@@ -11,6 +11,7 @@ import click
 from computerrl.launch.commands.options import PRINT_CONFIG, RUN, Run, Site, print_resolved, with_config
 
 if TYPE_CHECKING:
+    from computerrl.common.memory_plan import Choice
     from computerrl.launch.cluster.plan import ClusterPlan
 
 SITE = click.option("--site", type=Site(), metavar="SITE", help="A name in configs/sites/, or the path of a site profile.")
@@ -39,24 +40,25 @@ def plan(config: Path, overrides: tuple[str, ...], *, site: str | None, print_co
 
 def show_plan(made: ClusterPlan) -> None:
     """Print the processes, the job's script, and the desktops that would be idle."""
-    from computerrl.launch.plan.resources import describe_images
+    from computerrl.launch.plan.resources import describe_choice, describe_images
 
     show_processes(made)
-    click.echo(_choice(made))
-    if images := describe_images(made.config, keeps_activations=not made.layout.learner_has_gpus):
+    choice = _choice(made)
+    click.echo(describe_choice(made.config, choice))
+    if images := describe_images(made.config, choice):
         click.echo(images)
     click.echo(f"\n# job\n{made.script}", nl=False)
     show_idle(made)
 
 
-def _choice(made: ClusterPlan) -> str:
-    """The line about activation checkpointing, as far as the plan knows."""
+def _choice(made: ClusterPlan) -> Choice | None:
+    """The learner's choice of recomputation; None where it makes the choice on its GPU."""
     from computerrl.common.memory_plan import Choice
-    from computerrl.launch.plan.resources import describe_choice
 
-    keeps = made.config.learner.activation_checkpointing == "auto" and not made.layout.learner_has_gpus
-    reason = "the requested memory holds all activations"
-    return describe_choice(made.config, Choice("none", reason) if keeps else None)
+    if made.layout.learner_has_gpus:
+        return None
+    wanted = made.config.learner.activation_checkpointing
+    return Choice("none", "the requested memory holds all activations") if wanted == "auto" else Choice(wanted, "configured")
 
 
 def show_processes(made: ClusterPlan) -> None:

@@ -147,7 +147,7 @@ def _dry_run(config: RunConfig, *, path: Path, resume: bool) -> None:
     for what, count, each_mb in memory.parts:
         click.echo(f"{what:22} {count} x {each_mb} MiB")
     click.echo(describe_choice(config, memory.choice))
-    if images := describe_images(config, keeps_activations=memory.choice is not None and memory.choice.recomputation == "none"):
+    if images := describe_images(config, memory.choice):
         click.echo(images)
     click.echo("# checks")
     run_preflight(config)

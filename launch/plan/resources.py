@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from computerrl.common.config import RunConfig
 from computerrl.common.memory_plan import (
     CUDA_HOST_MB,
+    LEARNING,
     PROCESS_MB,
     Choice,
+    central_actor_mb,
     checkpoint_mb,
     choose_recomputation,
     engine_mb,
@@ -19,6 +21,7 @@ from computerrl.common.memory_plan import (
     ranks_per_node,
 )
 from computerrl.common.messages import Role
+from computerrl.common.vision.screen_memory import engine_images
 from computerrl.launch.plan.machine import Machine, visible_gpus
 
 
@@ -51,7 +54,7 @@ def role_resources(config: RunConfig, *, learner_has_gpus: bool = False) -> dict
         "broker": (1, PROCESS_MB["broker"], 0),
         "env_server": (desktop_cores, PROCESS_MB["env_server"] + desktops_mb, 0),
         "engine": (engine_cores, sampling_mb, 1),
-        "actor": (1, PROCESS_MB["actor/central"], 0) if is_central else (engine_cores, sampling_mb, 1),
+        "actor": (1, central_actor_mb(config), 0) if is_central else (engine_cores, sampling_mb, 1),
         "learner": (
             num_ranks * (config.learner.num_threads or cluster.cores_per_rank),
             num_ranks * rank_mb,
@@ -64,19 +67,35 @@ def role_resources(config: RunConfig, *, learner_has_gpus: bool = False) -> dict
     }
 
 
-def describe_images(config: RunConfig, *, keeps_activations: bool) -> str:
-    """One line about what images take; empty where prompts show none, or nothing is known of the model yet."""
-    plan = image_plan(config, "none" if keeps_activations else "full")
-    if plan is None:
+def describe_images(config: RunConfig, choice: Choice | None) -> str:
+    """One line about what images take; empty where prompts show none, or nothing is known of the model yet. ``choice``: None as
+    in `MemoryPlan`."""
+    least = image_plan(config, "full" if choice is None else choice.recomputation, on_card=choice is None)
+    most = image_plan(config, "none", on_card=True)
+    if least is None or most is None:
         return ""
-    size, millions = f"{config.desktop.screen_width} x {config.desktop.screen_height}", plan.tower.num_parameters / 1e6
+    screen = least.screen
+    size, millions = f"{config.desktop.screen_width} x {config.desktop.screen_height}", screen.tower.num_parameters / 1e6
+    takes = f"{least.pass_mb} MiB"
+    if choice is None:
+        takes += " of a GPU"
+        if most.pass_mb != least.pass_mb:
+            takes += f", or {most.pass_mb} MiB where all activations are kept"
     parts = [
-        f"images: a screen of {size} is {plan.num_tokens} tokens, {plan.num_in_pack} of them fit into a pack",
-        f"the {config.model.vision} vision tower ({millions:.0f} million parameters) takes {plan.pass_mb} MiB",
+        f"images: a screen of {size} is {screen.num_tokens} tokens, with {_told_mb(screen.kv_bytes)} of keys and values and"
+        f" {_told_mb(screen.feature_bytes)} of features",
+        f"{least.num_in_pack} screens fit into a pack",
+        f"the {config.model.vision} vision tower ({millions:.0f} million parameters) takes {takes}",
     ]
-    if plan.features_mb:
-        parts.append(f"its features {plan.features_mb} MiB at most")
+    if least.features_mb:
+        parts.append(f"its features {least.features_mb} MiB at most")
+    parts.append(f"images take {_told_mb(engine_images(config).total)} at most of a process with an engine")
     return "; ".join(parts)
+
+
+def _told_mb(num_bytes: int) -> str:
+    mb = num_bytes / 2**20
+    return f"{mb:,.0f} MiB" if mb >= 10 else f"{mb:.2g} MiB"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +113,7 @@ def plan_memory(config: RunConfig, machine: Machine) -> MemoryPlan:
     least = memory_parts(config)
     if config.learner.device != "cpu" and visible_gpus(machine):
         return MemoryPlan(least, None)
-    others_mb = sum(count * each_mb for what, count, each_mb in least if not what.startswith(("learner", "one process")))
+    others_mb = sum(count * each_mb for what, count, each_mb in least if not what.startswith(LEARNING))
     choice = choose_recomputation(config, room_mb=machine.available_memory_mb - others_mb, num_sharing=config.learner.num_ranks)
     return MemoryPlan(memory_parts(config, choice.recomputation), choice)
 
