@@ -142,9 +142,13 @@ def shown_evaluations(report: Mapping[str, Any]) -> dict[str, str]:
 
 
 def shown_controls(report: Mapping[str, Any]) -> list[tuple[str, Compared]]:
-    """(title, comparison with an agent that sees no screen) of the evaluations with wrong screens."""
+    """(title, comparison with an agent that sees no screen) of the evaluations with wrong screens, and of the one that they
+    repeat."""
+    if not any(report.get(name) for name in CONTROLS):
+        return []
     chances = {family: Chance(**chance) for family, chance in report["chances"].items()}
-    played = [(EVALUATION_TITLES[name], compare(report[name]["families"], chances)) for name in CONTROLS if report.get(name)]
+    names = [name for name in ("success_after_rl", *CONTROLS) if report.get(name)]
+    played = [(EVALUATION_TITLES[name], compare(report[name]["families"], chances)) for name in names]
     return [(title, compared) for title, compared in played if compared is not None]
 
 
