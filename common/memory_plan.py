@@ -49,7 +49,7 @@ _KEPT_WIDTHS: dict[Recomputation, float] = {"none": 19.7, "full": 1.0}
 (`computerrl bench learner`): SmolLM2-135M in packs of 4,096 tokens."""
 _PROBABILITY_WIDTHS = 19.7 / 4096
 """The same of a token's probabilities of attention, by each token of its pack; nothing where they are recomputed."""
-_HELD_SHARE = 0.5
+_HELD_SHARE = 0.47
 """Of what keeping all of a trained tower would take, what the C library holds where blocks are recomputed: tensors of many sizes
 come and go, and the holes between them are not given back (measured, `computerrl bench vision`; with
 MALLOC_MMAP_THRESHOLD_=1048576 in the environment a process holds half of that, and takes a third longer)."""
