@@ -12,6 +12,8 @@ import pytest
 from computerrl.actor.grounding import PicturePolicy
 from computerrl.common.config import load_config
 from computerrl.common.messages import ScreenshotRef
+from computerrl.common.vision.encoded import black_image
+from computerrl.launch.report.chance import Targets, compare
 from computerrl.learner.model_store import ensure_model
 from computerrl.learner.pretraining.pages import HEIGHT, WIDTH, Canvas
 from tests.unit.learner.pretraining.test_drawn_pages import PillowsFont
@@ -40,9 +42,15 @@ class Shipped:
             canvas.color_box(x, y, SIDE, SIDE, color)
         encoded = io.BytesIO()
         canvas.image.save(encoded, format="PNG")
-        name = f"page-{seed}"
-        self._pages[name] = encoded.getvalue()
-        return ScreenshotRef(name, "segment-0.bin", seed, len(encoded.getvalue()), WIDTH, HEIGHT)
+        return self._stored(f"page-{seed}", encoded.getvalue())
+
+    def black(self) -> ScreenshotRef:
+        """A page without anything."""
+        return self._stored("black", black_image(WIDTH, HEIGHT, "png"))
+
+    def _stored(self, name: str, encoded: bytes) -> ScreenshotRef:
+        self._pages[name] = encoded
+        return ScreenshotRef(name, "segment-0.bin", 0, len(encoded), WIDTH, HEIGHT)
 
 
 @pytest.fixture(scope="module")
@@ -62,3 +70,27 @@ def test_shipped_model_clicks_the_box_of_the_colour_it_is_asked_for(shipped: Shi
             answer = shipped.policy.answer(page, f"Click on the {color} colored box.")
             assert answer.text.startswith("click(") and answer.point is not None, answer
             assert x <= answer.point[0] < x + SIDE and y <= answer.point[1] < y + SIDE, (color, (x, y), answer)
+
+
+@pytest.mark.release
+def test_shipped_model_is_no_better_than_blind_with_a_black_page_or_another_one(shipped: Shipped) -> None:
+    """The blind agent of a report knows the text and where targets were: wrong pages are compared with that."""
+    places = random.Random(5)
+    boxes = [places.sample(PLACES, 2) for _ in range(14)]
+    pages = [shipped.page(100 + number, red=red, blue=blue) for number, (red, blue) in enumerate(boxes)]
+    shown = {"own": pages, "black": [shipped.black()] * len(pages), "another": pages[1:] + pages[:1]}
+    targets, hits = Targets(), dict.fromkeys(shown, 0)
+    for number, (page, pair) in enumerate(zip(pages, boxes, strict=True)):
+        for color, (x, y) in zip(("red", "blue"), pair, strict=True):
+            text = f"Click on the {color} colored box."
+            target = [x + SIDE // 2, y + SIDE // 2, SIDE, SIDE, page.width, page.height]
+            seed = 2 * number + (color == "blue")
+            targets.add({"family": "boxes", "seed": seed, "instruction": text, "steps": [{"target": target}]})
+            for kind, refs in shown.items():
+                point = shipped.policy.answer(refs[number], text).point
+                hits[kind] += point is not None and x <= point[0] < x + SIDE and y <= point[1] < y + SIDE
+    compared = {}
+    for kind, number in hits.items():
+        compared[kind] = compare({"boxes": {"successes": number, "episodes": 2 * len(pages)}}, targets.chances())
+    own, black, another = (found for found in compared.values() if found is not None)
+    assert own.p_value < 0.01 < min(black.p_value, another.p_value), compared
