@@ -121,10 +121,7 @@ class _Episode:
             return Answer("", None, failure=str(error))
         if not isinstance(said, str):
             return Answer("", None, failure=f"predict returned {type(said).__name__} in place of an action's text")
-        try:
-            return Answer(said, parse_action(said))
-        except ActionSyntaxError as error:
-            return Answer(said, None, problem=str(error))
+        return answer_of(said)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -176,6 +173,14 @@ class _TrainedEpisode(_Episode):
 
     def close(self) -> None:
         self._end()
+
+
+def answer_of(said: str) -> Answer:
+    """What an agent said, with the action in it."""
+    try:
+        return Answer(said, parse_action(said))
+    except ActionSyntaxError as error:
+        return Answer(said, None, problem=str(error))
 
 
 def observation_of(sight: Sight) -> dict[str, Any]:

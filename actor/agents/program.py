@@ -28,12 +28,11 @@ from typing import IO
 
 from computerrl.actor.agents.base import Answer, Conversation, Sight
 from computerrl.actor.agents.desk import Desk
-from computerrl.actor.agents.module_agent import observation_of, teacher_of
+from computerrl.actor.agents.module_agent import answer_of, observation_of, teacher_of
 from computerrl.actor.agents.policy_endpoint import MODEL, PolicySession, Teacher
 from computerrl.actor.agents.server import Access, AgentServer
 from computerrl.actor.engines.base import Sampler
 from computerrl.common import log
-from computerrl.common.actions import ActionSyntaxError, parse_action
 from computerrl.common.config import AgentConfig
 from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.messages import Action, Assignment
@@ -200,10 +199,7 @@ class _Episode:
         deadline = time.monotonic() + self._limit_s
         said = self._desk.next_action(is_over=lambda: self._program.has_ended or time.monotonic() > deadline)
         if said is not None:
-            try:
-                return Answer(said, parse_action(said))
-            except ActionSyntaxError as error:
-                return Answer(said, None, problem=str(error))
+            return answer_of(said)
         if not self._program.has_ended:
             return Answer("", None, failure=f"the program has posted no action within {self._limit_s:g} s")
         status = self._program.finish(0.0)
