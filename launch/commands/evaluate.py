@@ -19,7 +19,7 @@ from computerrl.launch.commands.options import SET, ConfigFile, Number, Run
 @click.option("--temperature", type=Number(0, 1000), help="Sampling temperature. Default: 0 for one rollout, 1 for several.")
 @click.option("--config", type=ConfigFile(), metavar="CONFIG", help="Configuration to use in place of the run's.")
 @click.option("--endpoint", metavar="URL", help="A server that holds the model; CHECKPOINT is a folder with its tokenizer.")
-@click.option("--agent", metavar="KIND", help="Agent that plays: openai, anthropic, module:Class. CHECKPOINT names its model.")
+@click.option("--agent", metavar="KIND", help="Agent: openai, anthropic, program, module:Class. CHECKPOINT names its model.")
 @click.option("--grounding", type=click.Path(path_type=Path), metavar="DIR", help="Data set of pictures in place of tasks.")
 @click.option("--resume", is_flag=True, help="Continue an interrupted evaluation with the same options.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
