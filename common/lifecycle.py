@@ -121,7 +121,8 @@ def set_session_nice(pid: int, nice: int) -> None:
     """Set the niceness of the session of ``pid`` among sessions; unlike a process's own, its user may take it back.
 
     Where the kernel groups processes by session, as on most desktop systems, sessions share a core evenly however nice their
-    processes are (autogroups, sched(7)). Elsewhere there is nothing to set, and nothing happens; so for processes that ended.
+    processes are (autogroups, sched(7)). Elsewhere there is nothing to set, and nothing happens; so for processes that ended and
+    for those of the kernel's first session.
     """
     for _ in range(10):
         try:

@@ -26,11 +26,10 @@ HIGHEST_NICE = 19
 
 
 def session_nice(pid: int) -> int | None:
-    """Niceness among sessions; None where the kernel does not group processes by session."""
-    try:
-        return int(Path(f"/proc/{pid}/autogroup").read_text().rpartition(" ")[2])
-    except FileNotFoundError:
-        return None
+    """Niceness among sessions; None where the kernel does not group processes by session, and for its own first session."""
+    group = Path(f"/proc/{pid}/autogroup")
+    found = group.read_text() if group.exists() else ""
+    return int(found.rpartition(" ")[2]) if found else None
 
 
 def priorities(pid: int) -> set[int]:
@@ -61,7 +60,9 @@ def test_niceness_is_taken_on_by_all_threads_and_children_when_the_run_says_so(t
 
     supervisor = Supervisor([spec], config=SupervisorConfig(), log_folder=tmp_path, notify=print, gives_way=lambda: is_at_work)
     supervisor.run(tick=tick, tick_s=0.05)
-    has_sessions = session_nice(os.getpid()) is not None
+    with subprocess.Popen(["sleep", "300"], start_new_session=True) as process:
+        has_sessions = session_nice(process.pid) is not None
+        process.kill()
     expected = [({ours}, 0), ({later}, 3)] if has_sessions else [({ours}, None), ({later}, None)]
     assert seen == [one for place, one in enumerate(expected) if one not in expected[:place]]
 
