@@ -213,6 +213,7 @@ class Desktop:
     def act(self, name: str, args: Mapping[str, Any], *, deadline: float) -> str:
         """Do one action; returns an API call's result. Raises `Refused`, also when the agent keeps an application busy."""
         self._note_busy_time()
+        self._screen.input.require_clicks(left(deadline) - _LOOK_S)  # those of the last action, on a machine that is busy
         try:
             if "." in name:
                 return self._api.call(name, args, deadline - _LOOK_S)

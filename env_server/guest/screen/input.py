@@ -7,14 +7,15 @@ import time
 from Xlib import X
 from Xlib.ext import xtest
 
+from ..faults import DesktopError
 from .connection import Connection
 from .keyboard import Keyboard, keysym_of, parse_chord
 from .window_manager import WindowManager
 
 _BUTTONS = {"left": 1, "middle": 2, "right": 3}
 _WHEEL = {"up": 4, "down": 5, "left": 6, "right": 7}
-_CLICK_LIMIT_S = 1.0
-"""Time for a click to arrive before the next key."""
+_CLICK_LIMIT_S = 5.0
+"""Time for a click to arrive before the next key of the same action."""
 
 
 class Input:
@@ -24,7 +25,7 @@ class Input:
         self._display, self._root = connection.display, connection.root
         self._keyboard, self._manager = keyboard, manager
         self._num_held_back = 0
-        """Presses since `sync_clicks`. Each goes to the window manager first, which focuses the window and passes it on."""
+        """Presses that may not have arrived. Each goes to the window manager first, which focuses the window and passes it on."""
 
     def pointer(self) -> tuple[int, int]:
         """Place of the pointer."""
@@ -112,18 +113,23 @@ class Input:
             self._fake(X.KeyRelease, code)
         self._display.sync()
 
-    def sync_clicks(self, timeout_s: float) -> None:
-        """Wait until the window manager has passed on every click, at most ``timeout_s``.
+    def sync_clicks(self, timeout_s: float) -> bool:
+        """Wait until the window manager has passed on every click; False when it has not in time.
 
-        Before, everything sent to the application overtakes the click: a key, a ping. The server holds back all clicks until
-        the first is passed on, so the window manager receives one at a time.
+        Before, everything sent to the application overtakes the click: a key, a ping, a call. The server holds back all clicks
+        until the first is passed on, so the window manager receives one at a time.
         """
         deadline = time.monotonic() + timeout_s
         while self._num_held_back and self._manager.sync(deadline - time.monotonic()):
             self._num_held_back -= 1
-        self._num_held_back = 0
+        return not self._num_held_back
+
+    def require_clicks(self, timeout_s: float) -> None:
+        """`sync_clicks` before something that must not overtake them. Raises `DesktopError`."""
+        if not self.sync_clicks(timeout_s):
+            raise DesktopError("the window manager does not pass on clicks")
 
     def _fake(self, kind: int, detail: int = 0, **position: int) -> None:
         if kind in (X.KeyPress, X.KeyRelease):
-            self.sync_clicks(_CLICK_LIMIT_S)
+            self.require_clicks(_CLICK_LIMIT_S)
         xtest.fake_input(self._display, kind, detail, **position)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import Any
 
 from Xlib import X
@@ -17,22 +18,26 @@ class WindowManager:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._helper = connection.root.create_window(0, 0, 1, 1, 0, X.CopyFromParent, event_mask=X.PropertyChangeMask)
-        """A window that never shows; `sync` asks about its frame."""
-        self._num_extents = 0
-        """Number of answers about that frame."""
+        self._questions = deque([self._question()])
+        """Windows that `sync` asked about, the one of the last answer first; those after it wait for theirs."""
         self._ping_serial = 0
         self._awaited = 0
         """Number of the last ping, until it is answered: one is out at a time, and programs may answer what nobody asked."""
         connection.listen(self._take)
 
     def _take(self, event: Any) -> bool:
-        if event.type == X.PropertyNotify and event.window.id == self._helper.id:
-            self._num_extents += 1
+        if event.type == X.PropertyNotify:
+            if event.atom == self._connection.atom("_NET_FRAME_EXTENTS") and event.window.id in {one.id for one in self._questions}:
+                while self._questions[0].id != event.window.id:
+                    self._questions.popleft().destroy()
         elif event.type == X.ClientMessage and event.client_type == self._connection.atom("WM_PROTOCOLS"):
             if event.data[1][1] == self._awaited:
                 self._awaited = 0
         return False
+
+    def _question(self) -> Any:
+        """A window that never shows."""
+        return self._connection.root.create_window(0, 0, 1, 1, 0, X.CopyFromParent, event_mask=X.PropertyChangeMask)
 
     def activate(self, xid: int) -> None:
         """Request that a window is raised and focused."""
@@ -46,14 +51,16 @@ class WindowManager:
         """Wait until the window manager has dealt with all that happened before; False when it has not in time.
 
         It answers requests in their order. Only one request may come from any window and changes nothing on the screen: the one
-        for the size of a frame (EWMH, _NET_REQUEST_FRAME_EXTENTS).
+        for the size of a frame (EWMH, _NET_REQUEST_FRAME_EXTENTS). Openbox answers each several times, and the answer that was too
+        late for one wait must not end the next one: so each question is about a window of its own.
         """
         deadline = time.monotonic() + timeout_s
-        before = self._num_extents
-        self._connection.send_to_manager(self._helper.id, "_NET_REQUEST_FRAME_EXTENTS", [0] * 5)
-        while self._num_extents == before and time.monotonic() < deadline:
+        question = self._question()
+        self._questions.append(question)
+        self._connection.send_to_manager(question.id, "_NET_REQUEST_FRAME_EXTENTS", [0] * 5)
+        while self._questions[0] is not question and time.monotonic() < deadline:
             self._connection.wait_for_event(deadline - time.monotonic())
-        return self._num_extents != before
+        return self._questions[0] is question
 
     def ping(self, xid: int) -> int | None:
         """Request an answer of the window's program once it has taken all input before this (EWMH, _NET_WM_PING).

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from computerrl.common.config import DesktopConfig
+from computerrl.common.errors import DesktopBroken
 from computerrl.env_server.driver import SetupStep
 from computerrl.env_server.drivers.memory import processes_below
 from tests.support.desktops import Player, open_desktop
@@ -34,16 +35,47 @@ def test_every_change_of_a_cell_ends_in_quiet(player: Player) -> None:
 @pytest.mark.parametrize(
     ("click", "text"), [("click(200, 300)", "wordword restx"), ("double_click(20, 35)", "x rest"), ("triple_click(20, 35)", "x")]
 )
-def test_keys_do_not_overtake_clicks_that_a_slow_window_manager_has_not_passed_on(player: Player, click: str, text: str) -> None:
+@pytest.mark.parametrize("stops_s", [0.5, 4.5], ids=["", "longer than it is waited for"])
+def test_keys_do_not_overtake_clicks_that_a_slow_window_manager_has_not_passed_on(
+    player: Player, stops_s: float, click: str, text: str
+) -> None:
     player.start(SetupStep("editor_open", {"path": "note.txt", "text": "wordword rest"}))
-    (manager,) = (pid for pid in processes_below(player.desktop.pid or 0) if _name(pid) == "openbox")
-    os.kill(manager, signal.SIGSTOP)
-    goes_on = threading.Timer(0.5, os.kill, (manager, signal.SIGCONT))
+    os.kill(_manager(player), signal.SIGSTOP)
+    goes_on = threading.Timer(stops_s, os.kill, (_manager(player), signal.SIGCONT))
     goes_on.start()
-    player.do(click)
-    goes_on.join()
+    shown = player.do(click)
+    assert shown.settled_by == ("deadline" if stops_s > CONFIG.settle_deadline_s else "quiet")
     player.do('type("x")')
     assert player.desktop.get("editor_text").rstrip("\n") == text
+    goes_on.join()
+
+
+def test_calls_do_not_overtake_clicks_either(player: Player) -> None:
+    shown = player.start(SetupStep("calc_open", {"cells": {"B3": "word"}, "active_cell": "A1"}))
+    (cell,) = (element for element in shown.elements if element.text == "word")
+    os.kill(_manager(player), signal.SIGSTOP)
+    goes_on = threading.Timer(4.5, os.kill, (_manager(player), signal.SIGCONT))
+    goes_on.start()
+    player.do(f"click({cell.number})")
+    player.do('calc.set_cell("A1", 5)')
+    assert not goes_on.is_alive()  # it was waited for
+    player.do('type("x", enter=True)')
+    assert player.desktop.get("calc_cells", range="A1:B3") == [["5", ""], ["", ""], ["", "x"]]
+
+
+def test_a_window_manager_that_passes_on_no_click_breaks_the_desktop(tmp_path: Path) -> None:
+    with open_desktop(tmp_path, CONFIG) as desktop:
+        player = Player(desktop)
+        player.start(SetupStep("editor_open", {"path": "note.txt", "text": "word"}))
+        os.kill(_manager(player), signal.SIGSTOP)
+        player.do("click(200, 300)")
+        with pytest.raises(DesktopBroken, match="the window manager does not pass on clicks"):
+            player.do('type("x")')
+
+
+def _manager(player: Player) -> int:
+    (found,) = (pid for pid in processes_below(player.desktop.pid or 0) if _name(pid) == "openbox")
+    return found
 
 
 SLOW_PROGRAM = """
