@@ -27,7 +27,8 @@ class WindowManager:
 
     def _take(self, event: Any) -> bool:
         if event.type == X.PropertyNotify:
-            if event.atom == self._connection.atom("_NET_FRAME_EXTENTS") and event.window.id in {one.id for one in self._questions}:
+            is_answer = event.atom == self._connection.atom("_NET_FRAME_EXTENTS")
+            if is_answer and event.window.id in [question.id for question in self._questions]:
                 while self._questions[0].id != event.window.id:
                     self._questions.popleft().destroy()
         elif event.type == X.ClientMessage and event.client_type == self._connection.atom("WM_PROTOCOLS"):
@@ -51,8 +52,8 @@ class WindowManager:
         """Wait until the window manager has dealt with all that happened before; False when it has not in time.
 
         It answers requests in their order. Only one request may come from any window and changes nothing on the screen: the one
-        for the size of a frame (EWMH, _NET_REQUEST_FRAME_EXTENTS). Openbox answers each several times, and the answer that was too
-        late for one wait must not end the next one: so each question is about a window of its own.
+        for the size of a frame (EWMH, _NET_REQUEST_FRAME_EXTENTS). Openbox answers each several times, and what was too late for
+        one wait must not end the next one: so each question is about a window of its own.
         """
         deadline = time.monotonic() + timeout_s
         question = self._question()
