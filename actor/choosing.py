@@ -1,4 +1,4 @@
-"""Who chooses the actions of an episode: the policy, the task's demonstrator, or an agent with a model of its own."""
+"""Who chooses the actions of an episode: the policy, the task's demonstrator, an agent, or a teacher that demonstrates."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from computerrl.actor.engines.base import Completion, GenerationRequest, Sampler
 from computerrl.actor.prompts.builder import Prompt, PromptBuilder
 from computerrl.actor.prompts.formats.base import PastAction, Unsayable
 from computerrl.common import log
-from computerrl.common.actions import ActionSyntaxError, parse_action
-from computerrl.common.actions.targets import same_action
+from computerrl.common.actions import ActionSyntaxError, parse_action, render_action
+from computerrl.common.actions.targets import by_number, same_action
 from computerrl.common.errors import ConfigError, Problem, TaskFailed
 from computerrl.common.messages import (
     Action,
@@ -79,6 +79,8 @@ class EpisodeSetting:
     """Whether the actor is stopping; checked before every step."""
     during: Callable[[Activity], AbstractContextManager[object]] = _no_activity
     """Context manager around generation and around waiting for the desktop, for the actor's meters."""
+    teacher: Agent | None = None
+    """Agent with a model of its own that plays demonstrations; None: the tasks' demonstrators do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,10 @@ class Chosen:
     """Prompt that the policy answered."""
     earlier: tuple[Chosen, ...] = ()
     """Completions that an agent asked of the policy before this one, for the same action."""
+
+
+_NOTHING_SAID = Chosen("", _NO_INTS, _NO_FLOATS, _NO_INTS, 0.0, 0.0)
+"""Without tokens, log-probs and versions."""
 
 
 class Chooser(Protocol):
@@ -160,28 +166,28 @@ class PolicyChooser:
         began = time.perf_counter()
         with self._setting.during("desktop"):
             action_text = self._desktops.demonstrate(self._lease).action_text
+        try:
+            chosen = self._said(action_text, observation, number=number)
+        except LookupError as error:
+            raise TaskFailed(f"the demonstrated {action_text:.200} cannot be said to this screen: {error.args[0]}") from error
+        return replace(chosen, demonstrate_s=time.perf_counter() - began)
+
+    def _said(self, action_text: str, observation: Observation, *, number: int) -> Chosen:
+        """An action as the policy would have to say it. Raises `Unsayable`, with a warning in the log, and `LookupError` for a
+        target that is not on the screen."""
         task = self._assignment.task
         try:
             text = self._builder.render(action_text, observation, seed=f"{task.task_id}:{number}")
         except Unsayable as error:
             _log_unsayable(task, error, action_text)
             raise
-        except LookupError as error:
-            raise TaskFailed(f"the demonstrated {action_text:.200} cannot be said to this screen: {error.args[0]}") from error
         tokens = self._builder.encode_action(text)
         if len(tokens) > self._setting.max_new_tokens:
             # The policy would learn it and could never sample it to the end.
             log.get_logger().warning(
                 "demonstration.too_long", num_tokens=len(tokens), max_new_tokens=self._setting.max_new_tokens, action=action_text
             )
-        return Chosen(
-            text=text,
-            tokens=tokens,
-            logprobs=_NO_FLOATS,
-            policy_versions=_NO_INTS,
-            generate_s=0.0,
-            demonstrate_s=time.perf_counter() - began,
-        )
+        return replace(_NOTHING_SAID, text=text, tokens=tokens)
 
     def _generate(self, prompt: Prompt) -> Chosen:
         assert self._engine is not None, "only demonstrations are played without an engine"
@@ -221,6 +227,55 @@ class PolicyChooser:
         return self._builder.parse(chosen.text, observation)
 
 
+class TeacherChooser(PolicyChooser):
+    """An agent with a model of its own, whose actions are said as the policy would have to say them: a demonstration.
+
+    What the agent could not do stands in no prompt: the policy is to learn the way, not the detours."""
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        desktops: DesktopCalls,
+        lease: Lease,
+        teacher: Agent,
+        builder: PromptBuilder,
+        instruction: str,
+        *,
+        setting: EpisodeSetting,
+    ) -> None:
+        super().__init__(assignment, desktops, lease, None, builder, instruction, setting=setting)
+        self._teacher = teacher
+        self._conversation: Conversation | None = None
+
+    def choose(self, observation: Observation, history: Sequence[PastAction], *, number: int) -> Chosen:
+        began = time.perf_counter()
+        with self._setting.during("desktop"):
+            sight = _sight(self._desktops, observation, history)
+        with self._setting.during("generate"):
+            if self._conversation is None:
+                self._conversation = self._teacher.begin(self._instruction, assignment=self._assignment, engine=None)
+            answer = self._conversation.act(sight)
+        if answer.action is None:
+            return replace(_NOTHING_SAID, text=answer.text, problem=answer.problem, failure=answer.failure)
+        prompt = self._builder.build(self._instruction, observation, [past for past in history if not past.error])
+        action = answer.action if prompt.images else by_number(observation.elements, answer.action)
+        try:
+            chosen = self._said(render_action(action), observation, number=number)
+        except LookupError as error:
+            return replace(_NOTHING_SAID, text=answer.text, problem=str(error.args[0]))
+        return replace(chosen, prompt=prompt, usage=answer.usage, demonstrate_s=time.perf_counter() - began)
+
+    def parse(self, chosen: Chosen, observation: Observation) -> Action:
+        """Raises `ActionSyntaxError`."""
+        if chosen.problem:
+            raise ActionSyntaxError(chosen.problem)
+        return super().parse(chosen, observation)
+
+    def close(self) -> None:
+        if self._conversation is not None:
+            self._conversation.close()
+
+
 class AgentChooser:
     """An agent, with a model of its own or the run's policy. See `Chooser`."""
 
@@ -246,16 +301,14 @@ class AgentChooser:
 
     def choose(self, observation: Observation, history: Sequence[PastAction], *, number: int) -> Chosen:
         began = time.perf_counter()
-        ref = observation.screenshot
         with self._setting.during("desktop"):
-            screenshot = None if ref is None else self._desktops.screenshot(ref)
+            sight = _sight(self._desktops, observation, history)
             is_shown = self._assignment.kind == "demonstration"
             shown = self._desktops.demonstrate(self._lease).action_text if is_shown else ""
         asked = time.perf_counter()
         with self._setting.during("generate"):
             if self._conversation is None:
                 self._conversation = self._agent.begin(self._instruction, assignment=self._assignment, engine=self._engine)
-            sight = Sight(observation, screenshot, history[-1].error if history else "")
             answer = self._conversation.act(sight, shown=shown)
         if shown and not answer.failure:
             self._require(answer, shown, observation)
@@ -304,6 +357,13 @@ class AgentChooser:
         if chosen.action is None:
             raise ActionSyntaxError(chosen.problem)
         return chosen.action
+
+
+def _sight(desktops: DesktopCalls, observation: Observation, history: Sequence[PastAction]) -> Sight:
+    """What an agent sees before its next action."""
+    ref = observation.screenshot
+    screenshot = None if ref is None else desktops.screenshot(ref)
+    return Sight(observation, screenshot, history[-1].error if history else "")
 
 
 def _log_unsayable(task: TaskRef, error: Unsayable, action: str) -> None:

@@ -12,7 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from computerrl.actor.agents.base import Agent
-from computerrl.actor.choosing import AgentChooser, Chooser, Chosen, DesktopCalls, EpisodeSetting, PolicyChooser
+from computerrl.actor.choosing import (
+    AgentChooser,
+    Chooser,
+    Chosen,
+    DesktopCalls,
+    EpisodeSetting,
+    PolicyChooser,
+    TeacherChooser,
+)
 from computerrl.actor.engines.base import Sampler
 from computerrl.actor.prompts.builder import PromptBuilder
 from computerrl.actor.prompts.formats.base import PastAction, Unsayable
@@ -108,6 +116,23 @@ def play_episode(
     )
 
 
+def _chooser(
+    assignment: Assignment,
+    desktops: DesktopCalls,
+    lease: Lease,
+    engine: Sampler | None,
+    player: PromptBuilder | Agent,
+    instruction: str,
+    setting: EpisodeSetting,
+) -> Chooser:
+    """Who chooses the actions of ``assignment``."""
+    if not isinstance(player, PromptBuilder):
+        return AgentChooser(assignment, desktops, lease, engine, player, instruction, setting=setting)
+    if setting.teacher is not None and assignment.kind == "demonstration":
+        return TeacherChooser(assignment, desktops, lease, setting.teacher, player, instruction, setting=setting)
+    return PolicyChooser(assignment, desktops, lease, engine, player, instruction, setting=setting)
+
+
 def _deadline(assignment: Assignment, started: float) -> float:
     return started + TIME_LIMIT_FRACTION * assignment.time_limit_s
 
@@ -138,12 +163,7 @@ class _Episode:
         self._assignment = assignment
         self._desktops = desktops
         self._lease = lease
-        if isinstance(player, PromptBuilder):
-            self._chooser: Chooser = PolicyChooser(
-                assignment, desktops, lease, engine, player, first.instruction, setting=setting
-            )
-        else:
-            self._chooser = AgentChooser(assignment, desktops, lease, engine, player, first.instruction, setting=setting)
+        self._chooser = _chooser(assignment, desktops, lease, engine, player, first.instruction, setting)
         self._setting = setting
         self._instruction = first.instruction
         self._deadline = deadline

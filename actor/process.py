@@ -9,7 +9,7 @@ import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from computerrl.actor.agents import make_agent
+from computerrl.actor.agents import make_agent, make_teacher
 from computerrl.actor.agents.base import Agent
 from computerrl.actor.desktops import DesktopDirectory
 from computerrl.actor.live_images import LiveImages
@@ -88,7 +88,10 @@ class ActorProcess:
             else:
                 assert tokenizer is not None, "the configuration was checked"
                 player = builder_of_run(self._config, self._model, tokenizer, read=images.read)
-            self._worker = self._make_worker(broker, player, images)
+            teacher = make_teacher(self._config)
+            if teacher is not None:
+                stack.callback(teacher.close)
+            self._worker = self._make_worker(broker, player, images, teacher)
             # Once started it ends with the stop token, before the connections above are closed.
             stack.callback(self._close_playing, self._worker)
             self._worker.start()
@@ -102,7 +105,9 @@ class ActorProcess:
             if failure is not None:
                 raise failure
 
-    def _make_worker(self, broker: BrokerClient, player: PromptBuilder | Agent, images: LiveImages) -> ActorWorker:
+    def _make_worker(
+        self, broker: BrokerClient, player: PromptBuilder | Agent, images: LiveImages, teacher: Agent | None
+    ) -> ActorWorker:
         def connect(address: str) -> DesktopClient:
             # An env_server that is started again has another address.
             client = Client(address, keys=self._keys, sender=self._name, gives_up_refused=True)
@@ -117,6 +122,7 @@ class ActorProcess:
             incarnation=self._incarnation,
             stop=self._stop,
             images=images if self._config.actor.prompt.shows_images and isinstance(player, PromptBuilder) else None,
+            teacher=teacher,
         )
 
     def _use_remote(self, broker: BrokerClient) -> None:

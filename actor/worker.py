@@ -70,9 +70,11 @@ class ActorWorker:
         incarnation: str,
         stop: StopToken,
         images: LiveImages | None = None,
+        teacher: Agent | None = None,
     ) -> None:
         """``actor`` is `actor-<index>:<incarnation>`. Without `use_engine` only demonstrations are played. ``player``: prompts
-        for that engine, or an agent. ``images``: where the prompts read the images that they show; None: they show none."""
+        for that engine, or an agent. ``images``: where the prompts read the images that they show; None: they show none.
+        ``teacher``: plays the demonstrations; None: the tasks' demonstrators do."""
         self._config = config
         self._broker = broker
         self._desktops = desktops
@@ -94,6 +96,7 @@ class ActorWorker:
             require_done=config.require_done,
             stopped=lambda: self._stop.stopped,
             during=self.activity.during,
+            teacher=teacher,
         )
         self._steps = Rate()
         self._episodes = Rate()

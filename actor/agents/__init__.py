@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from computerrl.actor.agents.base import Agent
-from computerrl.common.config import RunConfig
+from computerrl.common.config import RunConfig, played_by_teacher
 
 if TYPE_CHECKING:
     from computerrl.actor.prompts.tokenizer import Tokenizer
@@ -40,3 +40,10 @@ def make_agent(config: RunConfig, tokenizer: Tokenizer | None = None) -> Agent |
     except BaseException:
         server.close()
         raise
+
+
+def make_teacher(config: RunConfig) -> Agent | None:
+    """The agent `learner.recipe.teacher`, which plays demonstrations; None where the tasks' demonstrators do.
+
+    Raises as `make_agent`."""
+    return None if config.learner.recipe.teacher is None else make_agent(played_by_teacher(config))

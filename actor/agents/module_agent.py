@@ -20,7 +20,7 @@ from typing import Any
 from msgspec import to_builtins
 
 from computerrl.actor.agents.base import Answer, Conversation, Sight
-from computerrl.actor.agents.policy_endpoint import MODEL, PolicySession, Teacher
+from computerrl.actor.agents.policy_endpoint import MODEL, Demonstrate, PolicySession
 from computerrl.actor.agents.refused import told
 from computerrl.actor.agents.server import Access, AgentServer
 from computerrl.actor.engines.base import Sampler
@@ -43,10 +43,10 @@ class ModuleAgent:
     def __init__(self, config: AgentConfig, server: AgentServer | None = None) -> None:
         """``server``: with the run's policy, for an agent without a model of its own; it is closed with the agent.
 
-        Raises as `check_class` and `teacher_of`."""
+        Raises as `check_class` and `demonstrate_of`."""
         self._config = config
         self._server = server
-        self._teacher = teacher_of(config)
+        self._demonstrate = demonstrate_of(config)
         check_class(config, is_trained=server is not None)
 
     def begin(self, instruction: str, *, assignment: Assignment, engine: Sampler | None) -> Conversation:
@@ -61,7 +61,7 @@ class ModuleAgent:
         except BaseException:
             end()
             raise
-        return _TrainedEpisode(agent, instruction, session, limit_s=limit_s, teacher=self._teacher, end=end)
+        return _TrainedEpisode(agent, instruction, session, limit_s=limit_s, demonstrate=self._demonstrate, end=end)
 
     def metrics(self) -> dict[str, float]:
         return {} if self._server is None else self._server.metrics()
@@ -81,7 +81,7 @@ def check_class(config: AgentConfig, *, is_trained: bool) -> None:
         raise ConfigError([Problem(_FIELD, f"{config.kind!r} has no method predict", step)])
 
 
-def teacher_of(config: AgentConfig) -> Teacher | None:
+def demonstrate_of(config: AgentConfig) -> Demonstrate | None:
     """The function `actor.agent.demonstrate`. Raises `ConfigError` when it cannot be imported or called."""
     if config.demonstrate is None:
         return None
@@ -158,15 +158,15 @@ class _TrainedEpisode(_Episode):
         session: PolicySession,
         *,
         limit_s: float,
-        teacher: Teacher | None,
+        demonstrate: Demonstrate | None,
         end: Callable[[], None],
     ) -> None:
         super().__init__(agent, instruction, limit_s=limit_s)
-        self._session, self._teacher, self._end = session, teacher, end
+        self._session, self._demonstrate, self._end = session, demonstrate, end
 
     def act(self, sight: Sight, *, shown: str = "") -> Answer:
         if shown:
-            self._session.demonstrate(self._teacher, shown)
+            self._session.demonstrate(self._demonstrate, shown)
         answer = super().act(sight)
         calls, failure = self._session.take_calls()
         return replace(answer, calls=calls, failure=failure or answer.failure)

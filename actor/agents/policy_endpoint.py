@@ -30,7 +30,7 @@ MODEL = "policy"
 _ROLES = frozenset({"system", "user", "assistant"})
 _MAX_STOPS = 8
 Messages = list[dict[str, Any]]
-Teacher = Callable[[Messages, str], object]
+Demonstrate = Callable[[Messages, str], object]
 """(messages that an agent has sent, action of a demonstrator) -> what the policy should answer: `actor.agent.demonstrate`."""
 
 
@@ -51,12 +51,12 @@ class PolicySession:
         self._told: np.ndarray | None = None
         """Tokens of the last prompt and its completion."""
 
-    def demonstrate(self, teacher: Teacher | None, action: str) -> None:
-        """From now on ``teacher`` answers, so that the agent does ``action``."""
-        if teacher is None:
+    def demonstrate(self, answer: Demonstrate | None, action: str) -> None:
+        """From now on ``answer`` answers, so that the agent does ``action``."""
+        if answer is None:
             step = "name the function that says what the policy should have answered, or set learner.recipe.demos_per_family=0"
             raise ConfigError([Problem("actor.agent.demonstrate", "is missing, and the run begins with demonstrations", step)])
-        self.answer = lambda messages: teacher(messages, action)
+        self.answer = lambda messages: answer(messages, action)
 
     def begin_call(self) -> None:
         """Raises `Refused` when the agent has asked as often as it may."""

@@ -28,8 +28,8 @@ from typing import IO
 
 from computerrl.actor.agents.base import Answer, Conversation, Sight
 from computerrl.actor.agents.desk import Desk
-from computerrl.actor.agents.module_agent import answer_of, observation_of, teacher_of
-from computerrl.actor.agents.policy_endpoint import MODEL, PolicySession, Teacher
+from computerrl.actor.agents.module_agent import answer_of, demonstrate_of, observation_of
+from computerrl.actor.agents.policy_endpoint import MODEL, Demonstrate, PolicySession
 from computerrl.actor.agents.server import Access, AgentServer
 from computerrl.actor.engines.base import Sampler
 from computerrl.common import log
@@ -56,11 +56,11 @@ class ProgramAgent:
     """See `actor.agents.base.Agent`."""
 
     def __init__(self, config: AgentConfig, server: AgentServer) -> None:
-        """``server`` is closed with the agent. Raises as `check_program` and `teacher_of`."""
+        """``server`` is closed with the agent. Raises as `check_program` and `demonstrate_of`."""
         check_program(config)
         self._config = config
         self._server = server
-        self._teacher = teacher_of(config)
+        self._demonstrate = demonstrate_of(config)
         # The kernel's signal comes when the thread that started a program ends, so one thread starts them all.
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="program-start")
         self._lock = threading.Lock()
@@ -88,7 +88,9 @@ class ProgramAgent:
             self._server.end(key)
             threading.Thread(target=self._finish, args=(program,), name="program-end", daemon=True).start()
 
-        return _Episode(instruction, desk, program, session, limit_s=self._config.timeout_s, teacher=self._teacher, end=end)
+        return _Episode(
+            instruction, desk, program, session, limit_s=self._config.timeout_s, demonstrate=self._demonstrate, end=end
+        )
 
     def _finish(self, program: _Program) -> None:
         program.finish(END_S)
@@ -176,15 +178,15 @@ class _Episode:
         session: PolicySession | None,
         *,
         limit_s: float,
-        teacher: Teacher | None,
+        demonstrate: Demonstrate | None,
         end: Callable[[], None],
     ) -> None:
         self._instruction, self._desk, self._program, self._session = instruction, desk, program, session
-        self._limit_s, self._teacher, self._end = limit_s, teacher, end
+        self._limit_s, self._demonstrate, self._end = limit_s, demonstrate, end
 
     def act(self, sight: Sight, *, shown: str = "") -> Answer:
         if shown and self._session is not None:
-            self._session.demonstrate(self._teacher, shown)
+            self._session.demonstrate(self._demonstrate, shown)
         seen = observation_of(sight)
         if sight.screenshot is not None:
             seen["screenshot"] = base64.b64encode(sight.screenshot).decode()

@@ -53,6 +53,14 @@ def same_action(elements: Sequence[Element], one: Action, other: Action) -> bool
     return one.name == other.name and _meant(elements, one.args) == _meant(elements, other.args)
 
 
+def by_number(elements: Sequence[Element], action: Action) -> Action:
+    """``action`` with the element at its pixel in place of the pixel, as far as an element is there. A drag between pixels stays
+    as it is."""
+    x, y = action.args.get("target"), action.args.get("y")
+    element = element_at(elements, x, y) if isinstance(x, int) and isinstance(y, int) and _takes_a_place(action) else None
+    return action if element is None else Action(action.name, {**action.args, "target": element.number, "y": None})
+
+
 def _meant(elements: Sequence[Element], args: Mapping[str, Any]) -> dict[str, Any]:
     """``args`` with elements by number, as far as they name any."""
     meant = dict(args)

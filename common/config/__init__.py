@@ -3,7 +3,15 @@
 Each area has its own file here; `RunConfig` puts them together. Nothing here starts, imports or touches anything.
 """
 
-from computerrl.common.config.actor import SERVICES, ActorConfig, AgentConfig, Coordinates, EndpointConfig, PromptConfig
+from computerrl.common.config.actor import (
+    SERVICES,
+    ActorConfig,
+    AgentConfig,
+    Coordinates,
+    EndpointConfig,
+    PromptConfig,
+    TeacherConfig,
+)
 from computerrl.common.config.broker import BrokerConfig
 from computerrl.common.config.cluster import ClusterConfig
 from computerrl.common.config.curriculum import CurriculumConfig, RolloutsConfig
@@ -18,7 +26,8 @@ from computerrl.common.config.learner import (
     RecipeConfig,
 )
 from computerrl.common.config.model import ModelConfig
-from computerrl.common.config.run import Actions, RunConfig, SupervisorConfig, TasksConfig, load_config
+from computerrl.common.config.players import of_teacher
+from computerrl.common.config.run import Actions, RunConfig, SupervisorConfig, TasksConfig, load_config, played_by_teacher
 from computerrl.common.config.site import NodeKind, SiteProfile, load_site
 
 __all__ = [
@@ -47,7 +56,10 @@ __all__ = [
     "SiteProfile",
     "SupervisorConfig",
     "TasksConfig",
+    "TeacherConfig",
     "load_config",
     "load_hosts",
     "load_site",
+    "of_teacher",
+    "played_by_teacher",
 ]

@@ -202,6 +202,18 @@ class AgentConfig(Section):
         return self.kind in SERVICES
 
 
+class TeacherConfig(Section):
+    """An agent with a model of its own that gives the demonstrations of a run, in place of the tasks' demonstrators. Read by the
+    actors and by launch."""
+
+    agent: AgentConfig
+    """Settings of the agent."""
+    endpoint: EndpointConfig | None = None
+    """Settings of the server of the agents `openai` and `anthropic`. None: there is no server."""
+    max_new_tokens: int = Field(4096, ge=1)
+    """Maximum number of tokens of an answer of the teacher, thoughts included."""
+
+
 class ActorConfig(Section):
     """Settings of the actors and of their policy engines. Read by the actors and by launch."""
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from computerrl.common.config.actor import TeacherConfig
 from computerrl.common.config.base import MAX_PROCESSES, Place, Section
 
 
@@ -96,6 +97,9 @@ class RecipeConfig(Section):
     demos_of_family: dict[str, int] = Field(default_factory=dict)
     """Number of demonstrated episodes of single families, in place of `demos_per_family`. It is for families that cloning
     learns at once, or hardly. Families that the run does not play may be among them."""
+    teacher: TeacherConfig | None = None
+    """Settings of an agent with a model of its own, which plays the demonstrated episodes. Its successes are cloned, in the
+    prompts of this run. None: the tasks' own demonstrators play them."""
     specialists: tuple[str, ...] = ()
     """Folders of other runs whose successful rollouts are cloned beside the demonstrations. This makes one generalist from a
     run for each application (CODA). Each folder needs a checkpoint, and model and prompt must be those of this run."""

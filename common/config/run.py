@@ -16,7 +16,6 @@ from computerrl.common.config.actor import (
     LONG_FORMATS,
     MIN_LONG_NEW_TOKENS,
     ActorConfig,
-    AgentConfig,
 )
 from computerrl.common.config.base import Place, Section
 from computerrl.common.config.broker import BrokerConfig
@@ -32,6 +31,7 @@ from computerrl.common.config.desktop import DesktopConfig
 from computerrl.common.config.learner import LearnerConfig
 from computerrl.common.config.metrics import MetricsConfig
 from computerrl.common.config.model import ModelConfig
+from computerrl.common.config.players import as_teacher, player_problems, trains
 from computerrl.common.config.reading import read_section
 from computerrl.common.errors import ConfigError, Problem
 
@@ -260,6 +260,12 @@ def load_config(path: str | Path, *, overrides: Sequence[str] = ()) -> RunConfig
     return config
 
 
+def played_by_teacher(config: RunConfig) -> RunConfig:
+    """``config`` as a run whose episodes `learner.recipe.teacher` would play, in place of prompts and engine."""
+    assert config.learner.recipe.teacher is not None, "the caller checked"
+    return config.model_copy(update={"actor": as_teacher(config.actor, config.learner.recipe.teacher)})
+
+
 def _combination_problems(config: RunConfig) -> list[Problem]:
     """Problems of values that are valid alone and impossible together."""
     problems = []
@@ -276,7 +282,9 @@ def _combination_problems(config: RunConfig) -> list[Problem]:
     if batched is not None and batched <= num_live:
         given = f"{batched}, but a step computes a token for each of {num_live} completions and for a check of the weights"
         problems.append(Problem("actor.max_num_batched_tokens", given, f"set it to {num_live + 1} or more, or null"))
-    problems.extend(_endpoint_problems(config))
+    has_recordings, recipe = config.tasks.recordings is not None, config.learner.recipe
+    observation = config.desktop.observation
+    problems.extend(player_problems(config.actor, recipe, has_recordings=has_recordings, observation=observation))
     problems.extend(_inference_problems(config))
     if config.mode == "serial" and config.learner.num_ranks > 1:
         reason = f"{config.learner.num_ranks}, but serial mode is one process"
@@ -316,101 +324,12 @@ def _combination_problems(config: RunConfig) -> list[Problem]:
 
 
 def _split_problems(config: RunConfig) -> list[Problem]:
-    if config.learner.recipe.eval_split != "demonstration" or not _trains(config):
+    recipe = config.learner.recipe
+    if recipe.eval_split != "demonstration" or not trains(recipe, has_recordings=config.tasks.recordings is not None):
         return []
     step = "use evaluation or tuning here, and --set learner.recipe.eval_split=demonstration with computerrl eval"
     reason = "demonstration, in a run that trains: it would be measured on tasks that it was shown"
     return [Problem("learner.recipe.eval_split", reason, step)]
-
-
-def _trains(config: RunConfig) -> bool:
-    """Whether the recipe trains anything, by cloning or by RL."""
-    recipe = config.learner.recipe
-    clones = recipe.demonstrates or config.tasks.recordings is not None or recipe.specialists or recipe.imported
-    return recipe.max_updates > 0 or bool(clones)
-
-
-def _endpoint_problems(config: RunConfig) -> list[Problem]:
-    """Problems of the engines `endpoint` and `agent`: one without its settings, or in a run that trains."""
-    agent = config.actor.agent
-    if config.actor.engine == "agent" and agent is None:
-        return [Problem("actor.agent", "is missing, and actor.engine is agent", "set actor.agent.kind")]
-    if agent is not None and config.actor.engine == "endpoint":
-        reason = "plays with a model of its own or the run's policy, not with actor.engine endpoint"
-        return [Problem("actor.agent", reason, "use actor.engine: agent, or leave it out")]
-    if agent is not None and config.actor.engine != "agent":
-        return _trained_agent_problems(config, agent)
-    asks = config.actor.engine == "endpoint" or (agent is not None and agent.is_service)
-    if asks != (config.actor.endpoint is not None):
-        step = "set actor.endpoint.url with one of these, and without them leave it out"
-        reason = "goes with actor.engine endpoint and with the agents openai and anthropic, and one of them is missing"
-        return [Problem("actor.endpoint", reason, step)]
-    if config.actor.served_at is None:
-        return []
-    if _trains(config):
-        step = "use computerrl eval with --endpoint or --agent, or another engine"
-        reason = "a model that is not ours takes no weights, so the run can only evaluate"
-        if config.actor.endpoint is not None and config.actor.endpoint.mode == "chat":
-            reason += "; in mode chat its replies have neither token ids nor log-probs either"
-        return [Problem("actor.engine", reason, step)]
-    if config.actor.older_policy_every is not None:
-        step = "leave out actor.older_policy_every"
-        return [Problem("actor.engine", "a model that is not ours has one policy only", step)]
-    return _chat_problems(config) if agent is None else _agent_problems(config, agent)
-
-
-def _trained_agent_problems(config: RunConfig, agent: AgentConfig) -> list[Problem]:
-    """Problems of an agent whose model is the run's policy."""
-    recipe, problems = config.learner.recipe, []
-    if agent.is_service:
-        step = "use actor.engine: agent to evaluate it, or a module:Class or program, whose model is the policy"
-        problems.append(Problem("actor.agent.kind", f"{agent.kind} has a model of its own, which cannot be trained here", step))
-    if (recipe.demonstrates or config.tasks.recordings is not None) and agent.demonstrate is None:
-        step = "name the function that says what the policy should have answered (docs/agents.md), or set"
-        step += " learner.recipe={demos_per_family: 0} and tasks.recordings: null and begin with a policy that succeeds sometimes"
-        problems.append(Problem("actor.agent.demonstrate", "is missing, and the run begins with demonstrations", step))
-    if recipe.imported:
-        reason = "episodes in a prompt format of ours, and an agent has prompts of its own"
-        problems.append(Problem("learner.recipe.imported", reason, "leave it out"))
-    if config.actor.prompt.shows_images:
-        step = "use a format without images: the agent's requests hold text"
-        problems.append(Problem("actor.prompt.format", f"{config.actor.prompt.format} is for prompts of ours", step))
-    return problems
-
-
-def _agent_problems(config: RunConfig, agent: AgentConfig) -> list[Problem]:
-    """Problems of settings of an agent that exclude each other."""
-    if not agent.is_service:
-        return []
-    assert config.actor.endpoint is not None
-    problems = []
-    if not config.actor.endpoint.model:
-        problems.append(Problem("actor.endpoint.model", "names no model, and the server may have many", "give its name there"))
-    if agent.kind == "anthropic" and (agent.interface, agent.answers) != ("chat", "tools"):
-        step = "leave out actor.agent.interface and actor.agent.answers"
-        problems.append(Problem("actor.agent", "interface and answers belong to kind openai", step))
-    if agent.answers == "text" and agent.interface != "chat":
-        problems.append(Problem("actor.agent.interface", "responses, but answers in text need chat", "set it to chat"))
-    shows = agent.kind == "anthropic" or (agent.answers == "text" and config.actor.prompt.shows_images)
-    if shows and config.desktop.observation == "tree":
-        reason = "tree, but the model acts on pictures of the screen"
-        problems.append(Problem("desktop.observation", reason, "set it to both or screenshot"))
-    return problems
-
-
-def _chat_problems(config: RunConfig) -> list[Problem]:
-    """Problems of prompts for the engine `endpoint`: only turns of a chat have images, and turns go through a chat template."""
-    actor = config.actor
-    assert actor.endpoint is not None
-    if actor.endpoint.mode == "tokens":
-        if not actor.prompt.shows_images:
-            return []
-        reason = f"tokens, which show no images, and actor.prompt.format is {actor.prompt.format}"
-        return [Problem("actor.endpoint.mode", reason, "set it to chat")]
-    if actor.prompt.format.startswith("compact") and not actor.prompt.chat_template:
-        reason = "false, and a server in mode chat writes every prompt with its chat template"
-        return [Problem("actor.prompt.chat_template", reason, "set it to true")]
-    return []
 
 
 def _inference_problems(config: RunConfig) -> list[Problem]:

@@ -156,6 +156,7 @@ _HERE_AND_THERE = (
     preflight.check_recordings,
     preflight.check_model,
     preflight.check_endpoint,
+    preflight.check_teacher,
     preflight.check_desktops,
     preflight.check_disk,
 )

@@ -37,6 +37,7 @@ _AGENT_NEW_TOKENS = 4096
 _ONLY_EVALUATE = (
     "learner.recipe.demos_per_family=0",
     "learner.recipe.demos_of_family={}",
+    "learner.recipe.teacher=null",
     "learner.recipe.specialists=[]",
     "learner.recipe.imported=[]",
     "tasks.recordings=null",

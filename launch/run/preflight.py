@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from computerrl.common.config import RunConfig, load_config
+from computerrl.common.config import RunConfig, load_config, of_teacher, played_by_teacher
 from computerrl.common.endpoint import Endpoint
 from computerrl.common.errors import ComputerRLError, ConfigError, Problem, SetupError
 from computerrl.common.host import cpu_build_problem, has_visible_gpu, torch_cuda
@@ -298,9 +298,16 @@ def check_endpoint(config: RunConfig, _machine: Machine) -> list[Finding]:
     return []
 
 
+def check_teacher(config: RunConfig, _machine: Machine) -> list[Finding]:
+    """A teacher that cannot be made, or whose server is not there or refuses what it will be asked."""
+    if config.learner.recipe.teacher is None:
+        return []
+    return [replace(one, problem=of_teacher(one.problem)) for one in check_agent(played_by_teacher(config))]
+
+
 def check_agent(config: RunConfig) -> list[Finding]:
     """An agent that cannot be made, and a server that is not there or refuses the model or the key."""
-    from computerrl.actor.agents.module_agent import check_class, teacher_of
+    from computerrl.actor.agents.module_agent import check_class, demonstrate_of
     from computerrl.actor.agents.program import check_program
     from computerrl.actor.agents.service import ServiceAgent
 
@@ -309,7 +316,7 @@ def check_agent(config: RunConfig) -> list[Finding]:
         if config.actor.agent.is_service:
             ServiceAgent(config).check()
         else:
-            teacher_of(config.actor.agent)
+            demonstrate_of(config.actor.agent)
             if config.actor.agent.is_program:
                 check_program(config.actor.agent)
             else:
@@ -463,6 +470,7 @@ CHECKS: tuple[Check, ...] = (
     check_model,
     check_prompt,
     check_endpoint,
+    check_teacher,
     check_device,
     check_addresses,
     check_memory,

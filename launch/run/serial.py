@@ -147,7 +147,7 @@ class SerialRun:
         return DesktopClient(LocalChannel(service.handle), config=desktop)
 
     def _make_actor(self, stack: ExitStack, desktops: DesktopClient) -> tuple[ActorWorker, PolicyEngine]:
-        from computerrl.actor.agents import make_agent
+        from computerrl.actor.agents import make_agent, make_teacher
         from computerrl.actor.desktops import OneServer
         from computerrl.actor.engines import make_engine
         from computerrl.actor.live_images import LiveImages
@@ -171,6 +171,9 @@ class SerialRun:
         else:
             assert tokenizer is not None, "the configuration was checked"
             player = builder_of_run(self._config, model, tokenizer, read=images.read)
+        teacher = make_teacher(self._config)
+        if teacher is not None:
+            stack.callback(teacher.close)
         shows_images = agent is None and self._config.actor.prompt.shows_images
         worker = ActorWorker(
             self._config.actor,
@@ -181,6 +184,7 @@ class SerialRun:
             incarnation=hello.incarnation,
             stop=self._stop,
             images=images if shows_images else None,
+            teacher=teacher,
         )
         worker.use_engine(engine)
         return worker, engine

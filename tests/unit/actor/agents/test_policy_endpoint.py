@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from computerrl.actor.agents.base import Sight
-from computerrl.actor.agents.module_agent import ModuleAgent, teacher_of
+from computerrl.actor.agents.module_agent import ModuleAgent, demonstrate_of
 from computerrl.actor.agents.policy_endpoint import MODEL, PolicyEndpoint, PolicySession
 from computerrl.actor.agents.server import Access, AgentServer
 from computerrl.actor.choosing import EpisodeSetting
@@ -305,7 +305,7 @@ def test_demonstration_that_an_agent_cannot_give_is_none(
 )
 def test_teacher_that_is_none_is_refused_by_name(teacher: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=f"actor.agent.demonstrate.*{reason}"):
-        teacher_of(AgentConfig(kind="reasoner:Pupil", demonstrate=teacher))
+        demonstrate_of(AgentConfig(kind="reasoner:Pupil", demonstrate=teacher))
 
 
 def test_run_that_begins_with_demonstrations_needs_to_know_what_the_agent_should_have_asked_for() -> None:
