@@ -112,6 +112,11 @@ class TaskInstance:
     """Hash of a foreign task's definition. Such a task is judged on an untouched desktop before an agent gets it
     (`env_server.judging.untouched`). None: the task belongs to one of the product's families."""
 
+    def instruction_of(self, get: Getter) -> str:
+        """The instruction after a reset of the desktop that ``get`` asks; see ``instruction``. It may be empty."""
+        found = self.outputs.get("instruction") if self.instruction is None else self.instruction
+        return str(get("web_page")["fields"]["utterance"]) if found is None else found
+
 
 class DesktopDriver(Protocol):
     """One desktop: Xvfb, window manager and applications, with the guest that drives them."""

@@ -66,10 +66,7 @@ class GuestDriver:
         if task.prepare is not None:
             task.prepare(self.get)
             observation = self._observe({"request": "observe", "settle": True}, self._config.step_deadline_s).observation
-        instruction = task.instruction or task.outputs.get("instruction")
-        if instruction is None:
-            instruction = str(self.get("web_page")["fields"]["utterance"])
-        return instruction, observation
+        return task.instruction_of(self.get), observation
 
     def step(self, action: Action) -> StepResult:
         """See `DesktopDriver`."""

@@ -65,10 +65,7 @@ class ScriptedDriver:
         except (ActionFailed, KeyError) as error:
             self._front = None
             raise TaskFailed(f"cannot be set up: {error}") from error
-        instruction = task.instruction
-        if instruction is None:
-            instruction = str(self.get("web_page")["fields"]["utterance"])
-        return instruction, observation
+        return task.instruction_of(self.get), observation
 
     def step(self, action: Action) -> StepResult:
         """See `DesktopDriver`."""

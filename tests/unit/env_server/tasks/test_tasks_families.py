@@ -9,7 +9,7 @@ import pytest
 from computerrl.common.actions import parse_action, render_action
 from computerrl.common.config import DesktopConfig, TasksConfig
 from computerrl.common.errors import TaskFailed
-from computerrl.common.messages import Action, Element, Observation, TaskRef
+from computerrl.common.messages import Action, Element, Evaluation, Observation, TaskRef
 from computerrl.env_server.driver import TaskInstance
 from computerrl.env_server.drivers.scripted import ScriptedDriver
 from computerrl.env_server.tasks import FAMILIES, task_instance
@@ -137,3 +137,32 @@ def test_find_role_spellings_and_content_first() -> None:
     content = Element(2, "Push Button", "Save", 5, 5, 10, 10, ())
     observation = Observation("editor", "", (toolbar, content), None, 800, 600, "none", 0.0, "")
     assert find(observation, BUTTON, "Save").number == 2
+
+
+@pytest.mark.parametrize(
+    ("instruction", "output", "told"),
+    [
+        ("Click it.", None, "Click it."),
+        ("", None, ""),
+        ("", "Click the bin.", ""),
+        (None, "Click the bin.", "Click the bin."),
+        (None, "", ""),
+        (None, None, "Click Bella."),
+    ],
+)
+def test_the_instruction_is_the_tasks_own_then_what_was_prepared_then_the_pages(
+    instruction: str | None, output: str | None, told: str
+) -> None:
+    def get(kind: str, **_: object) -> dict[str, object]:
+        assert (kind, instruction, output) == ("web_page", None, None), "no page is asked for nothing"
+        return {"fields": {"utterance": "Click Bella."}}
+
+    def nothing(*_: object) -> Action:
+        return Action("wait", {})
+
+    outputs = {} if output is None else {"instruction": output}
+    task = TaskInstance(instruction, (), lambda _: Evaluation(0.0, False, ""), nothing, outputs=outputs)
+    assert task.instruction_of(get) == told
+    driver = ScriptedDriver(CONFIG)
+    if told != "Click Bella.":
+        assert driver.reset(task)[0] == told
