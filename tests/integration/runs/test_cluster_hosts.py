@@ -49,8 +49,11 @@ def up(cluster: SlurmCluster, folder: Path, hosts: str, *settings: str) -> subpr
     chosen = [part for setting in settings for part in ("--set", setting)]
     argv = [sys.executable, "-m", "computerrl", "up", str(ROOT / "configs" / "smoke.yaml"), "--hosts", hosts, *chosen]
     return subprocess.Popen(
-        cluster.command(argv, folder=folder), env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True
+        cluster.command(argv, folder=folder),
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
 
 

@@ -24,8 +24,11 @@ from tests.support.desktops import LIGHT_FAMILIES
 
 ROOT = Path(__file__).resolve().parents[3]
 SITE = {
-    "time_limit": "00:20:00", "warning_s": 60, "network": "10.211.0.0/24",
-    "learner": {"partition": "scavenger"}, "worker": {"partition": "scavenger"}
+    "time_limit": "00:20:00",
+    "warning_s": 60,
+    "network": "10.211.0.0/24",
+    "learner": {"partition": "scavenger"},
+    "worker": {"partition": "scavenger"},
 }
 DAEMONS = {"munged", "slurmctld", ":", "slurmd", "sleep"}
 """What runs in a cluster without jobs: each node is held by a `sleep`; a helper of slurmctld calls itself `: slurmscriptd`."""
@@ -50,8 +53,12 @@ class Site:
     def computerrl(self, *arguments: str, code: int = 0) -> str:
         argv = [sys.executable, "-m", "computerrl", *arguments]
         done = subprocess.run(
-            self.cluster.command(argv, folder=self.folder), env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True,
-            text=True, check=False, timeout=120
+            self.cluster.command(argv, folder=self.folder),
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
         )
         assert done.returncode == code, f"{arguments} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
         return done.stdout + done.stderr
@@ -175,9 +182,13 @@ def test_job_before_its_time_limit_checkpoints_requeues_and_is_cancelled_without
     # GPUs that Slurm counts and hands out, and that are not there: torch sees none and computes on the processor.
     (site.folder / "site.yaml").write_text(json.dumps({**SITE, "learner": {"partition": "scavenger", "has_gpus": True}}))
     changes = (
-        "cluster.elastic=true", "learner.recipe.max_updates=200", "learner.checkpoint_every_updates=100", "learner.device=auto",
+        "cluster.elastic=true",
+        "learner.recipe.max_updates=200",
+        "learner.checkpoint_every_updates=100",
+        "learner.device=auto",
         # The cores are for Slurm.
-        "desktop.num_desktops=1", "actor.num_episodes=1"
+        "desktop.num_desktops=1",
+        "actor.num_episodes=1",
     )
     run = site.submit(*changes)
     site.wait(run, "two updates", lambda: site.num_updates(run) >= 2)

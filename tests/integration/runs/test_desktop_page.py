@@ -27,8 +27,8 @@ from computerrl.env_server.client import DesktopClient
 from computerrl.env_server.drivers import make_driver
 from computerrl.env_server.serving.service import DesktopService
 from tests.integration.desktops.test_desktop_life import assert_gone, processes_below
-from tests.support.data.actor_data import make_prompt
 from tests.support.browser import open_page
+from tests.support.data.actor_data import make_prompt
 
 ROOT = Path(__file__).resolve().parents[3]
 START_LIMIT_S = 120.0

@@ -39,16 +39,45 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     environment = {
-        **os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "TORCHDYNAMO_DISABLE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "TORCHDYNAMO_DISABLE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": "1",
     }
     said = tmp_path_factory.mktemp("server") / "vllm.log"
     command = [
-        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(ensure_model("smollm2-135m")),
-        "--served-model-name", "theirs", "--host", "127.0.0.1", "--port", str(port), "--max-model-len", "2048",
-        "--max-num-seqs", "4", "--enforce-eager", "--block-size", "32", "--kv-cache-memory-bytes", str(256 << 20),
-        "--dtype", fast_dtype(), "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm",
-        "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
+        sys.executable,
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        str(ensure_model("smollm2-135m")),
+        "--served-model-name",
+        "theirs",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--max-model-len",
+        "2048",
+        "--max-num-seqs",
+        "4",
+        "--enforce-eager",
+        "--block-size",
+        "32",
+        "--kv-cache-memory-bytes",
+        str(256 << 20),
+        "--dtype",
+        fast_dtype(),
+        "--logprobs-mode",
+        "processed_logprobs",
+        "--generation-config",
+        "vllm",
+        "--enable-auto-tool-choice",
+        "--tool-call-parser",
+        "hermes",
     ]
     with said.open("w") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
@@ -104,11 +133,24 @@ def test_evaluation_of_a_served_model_plays_real_desktops_without_its_weights(ur
     assert not list(folder.glob("*.safetensors"))
     done = subprocess.run(
         [
-            sys.executable, "-m", "computerrl", "eval", str(folder), "--config", str(ROOT / "configs" / "smoke.yaml"),
-            "--endpoint", url, "--episodes", "2", "--json",
+            sys.executable,
+            "-m",
+            "computerrl",
+            "eval",
+            str(folder),
+            "--config",
+            str(ROOT / "configs" / "smoke.yaml"),
+            "--endpoint",
+            url,
+            "--episodes",
+            "2",
+            "--json",
         ],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, text=True, capture_output=True,
-        timeout=EVAL_S
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        text=True,
+        capture_output=True,
+        timeout=EVAL_S,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     figures = json.loads(done.stdout[done.stdout.index("{") :])

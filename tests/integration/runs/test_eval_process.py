@@ -23,8 +23,11 @@ def start(folder: Path, *words: str) -> subprocess.Popen[str]:
     asked = ["--episodes", "2", "--rollouts", "3", "--config", str(ROOT / "configs" / "smoke.yaml")]
     return subprocess.Popen(
         [sys.executable, "-m", "computerrl", "eval", str(ensure_model("tiny-random")), *asked, *words],
-        cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
 
 

@@ -48,8 +48,14 @@ def train(folder: Path, config: str, *words: str, terminal: BinaryIO, nohup: boo
     command = [sys.executable, "-m", "computerrl", "train", str(ROOT / "configs" / f"{config}.yaml"), *words]
     with terminal:
         return subprocess.Popen(
-            command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"}, stdin=subprocess.DEVNULL,
-            stdout=terminal, stderr=terminal, start_new_session=True, preexec_fn=prepare
+            command,
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"},
+            stdin=subprocess.DEVNULL,
+            stdout=terminal,
+            stderr=terminal,
+            start_new_session=True,
+            preexec_fn=prepare,
         )
 
 
