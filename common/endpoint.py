@@ -33,7 +33,7 @@ from typing import Any
 
 from computerrl.common.chat import ChatReply, ChatRequest, ChatTurn, read_reply
 from computerrl.common.config import EndpointConfig
-from computerrl.common.errors import ConfigError, EndpointBusy, EndpointRefused, PeerTimeout, Problem
+from computerrl.common.errors import ConfigError, EndpointAway, EndpointBusy, EndpointRefused, PeerTimeout, Problem
 from computerrl.common.log import on_one_line
 from computerrl.common.wire.addresses import is_own
 
@@ -198,7 +198,8 @@ class Endpoint:
         except (OSError, UnicodeError) as error:  # UnicodeError: the name of a proxy that is none.
             if "Tunnel connection failed: 407" in str(error):
                 raise EndpointRefused(f"{where} is not reached: {error}", _PROXY_KEY) from None
-            raise PeerTimeout(f"{url} does not answer: {error}{self._way}") from None
+            kind = PeerTimeout if isinstance(error, TimeoutError) else EndpointAway
+            raise kind(f"{url} does not answer: {error}{self._way}") from None
         if not 200 <= status < 300:
             raise self._refusal(url, status, headers, text)
         if len(text) > _MAX_REPLY_BYTES:

@@ -154,6 +154,12 @@ class ChannelClosed(PeerTimeout):
     code = "channel_closed"
 
 
+class EndpointAway(PeerTimeout):
+    """Nobody listens at the address of a model's server."""
+
+    code = "endpoint_away"
+
+
 class EndpointBusy(PeerTimeout):
     """The server of a model has no time now."""
 

@@ -22,7 +22,7 @@ from computerrl.common.actions.screen_text import app_line, element_rows
 from computerrl.common.chat import ChatRequest, ChatTurn
 from computerrl.common.config import PromptConfig, RunConfig
 from computerrl.common.endpoint import LOOK_S, Endpoint
-from computerrl.common.errors import ConfigError, EndpointRefused, PeerTimeout, Problem
+from computerrl.common.errors import ConfigError, EndpointAway, EndpointRefused, PeerTimeout, Problem
 from computerrl.common.messages import Action, Assignment, Usage
 
 MIN_NEW_TOKENS = 16
@@ -33,6 +33,7 @@ _ROWS = PromptConfig(format="computerrl_text")
 """How much of a screen the rows tell."""
 _LEFT_OUT = "(The screen of that turn is left out.)"
 _NO_CALL = "the answer calls no function: call one for each action, and done when the task is finished"
+_ADDRESS = "start the server, or give its address up to and with /v1"
 _SYSTEM = """\
 You operate a Linux desktop without network for a person, until the task is done. {see} Act by calling functions; every call is \
 followed by the screen that came of it. {advice}Call done when the task is finished, or fail when it cannot be done. Nobody \
@@ -73,11 +74,14 @@ class ServiceAgent:
         self._patience.close()
 
     def check(self) -> None:
-        """Ask for a few words. Raises `ConfigError` when the server refuses that; one that has no time now may have it later."""
+        """Ask for a few words. Raises `ConfigError` when the server refuses that, or is not there; one that has no time now may have
+        it later."""
         size = self._config.desktop.screen_width, self._config.desktop.screen_height
         request = Request(self._model, "Say ok.", (Screen("Say ok."),), (), MIN_NEW_TOKENS, None, size)
         try:
             self._dialect.read(self._server.ask(self._dialect.path, self._dialect.body(request), timeout_s=LOOK_S))
+        except EndpointAway as error:
+            raise ConfigError([Problem("actor.endpoint.url", str(error), _ADDRESS)]) from None
         except PeerTimeout:
             return
         except EndpointRefused as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -10,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from computerrl.actor.agents import service
 from computerrl.actor.agents.base import Answer, Sight
 from computerrl.actor.agents.dialects import Chat, Messages, Responses
 from computerrl.actor.agents.service import ServiceAgent
 from computerrl.actor.engines import patience
 from computerrl.common.config import AgentConfig, RunConfig
-from computerrl.common.errors import EndpointRefused, EngineFailed
+from computerrl.common.errors import ConfigError, EndpointRefused, EngineFailed
 from computerrl.common.vision.encoded import black_image
 from tests.support.data.actor_data import make_assignment, make_observation
 from tests.support.data.chat_server import Answer as ServerAnswer
@@ -221,3 +223,21 @@ def test_reply_of_any_shape_is_a_turn_or_refused_by_name(reply: Any) -> None:
             continue
         json.dumps(read.said.native)
         assert all(isinstance(part, str) for call in read.calls for part in (call.id, call.name))
+
+
+@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "nowhere.invalid"])
+def test_server_that_is_not_there_is_said_before_the_run(kind: str, host: str) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://{host}:{free.getsockname()[1]}/v1"
+        with pytest.raises(ConfigError, match=r"(?s)actor\.endpoint\.url: .*does not answer.*start the server"):
+            ServiceAgent(config_of(url, kind)).check()
+
+
+def test_server_that_takes_its_time_may_be_asked_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "LOOK_S", 0.2)
+    with socket.socket() as slow:
+        slow.bind(("127.0.0.1", 0))
+        slow.listen()
+        ServiceAgent(config_of(f"http://127.0.0.1:{slow.getsockname()[1]}/v1")).check()

@@ -189,7 +189,14 @@ def test_a_teacher_that_cannot_demonstrate_is_refused_by_the_field_that_is_wrong
 
 
 @pytest.mark.usefixtures("teacher_file")
-def test_a_teacher_that_is_not_there_is_found_before_the_run(tmp_path: Path) -> None:
-    config = config_of(tmp_path, "learner.recipe.teacher={agent: {kind: 'schooled:Nobody'}}")
+@pytest.mark.parametrize(
+    ("teacher", "field"),
+    [
+        ("{agent: {kind: 'schooled:Nobody'}}", "agent.kind"),
+        ("{agent: {kind: openai}, endpoint: {url: 'http://127.0.0.1:1/v1', model: theirs}}", "endpoint.url"),
+    ],
+)
+def test_a_teacher_that_is_not_there_is_found_before_the_run(tmp_path: Path, teacher: str, field: str) -> None:
+    config = config_of(tmp_path, f"learner.recipe.teacher={teacher}")
     (found,) = check_teacher(config, inspect_machine())
-    assert found.problem.field == "learner.recipe.teacher.agent.kind" and "actor." not in str(found.problem)
+    assert found.problem.field == f"learner.recipe.teacher.{field}" and "actor." not in str(found.problem)
