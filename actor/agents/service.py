@@ -74,8 +74,9 @@ class ServiceAgent:
         self._patience.close()
 
     def check(self) -> None:
-        """Ask for a few words. Raises `ConfigError` when the server refuses that, or is not there; one that has no time now may have
-        it later."""
+        """Ask for a few words. Raises `ConfigError` when the server refuses that, or is not there.
+
+        One that has no time now may have it later."""
         size = self._config.desktop.screen_width, self._config.desktop.screen_height
         request = Request(self._model, "Say ok.", (Screen("Say ok."),), (), MIN_NEW_TOKENS, None, size)
         try:
