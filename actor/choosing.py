@@ -263,7 +263,7 @@ class TeacherChooser(PolicyChooser):
             chosen = self._said(render_action(action), observation, number=number)
         except LookupError as error:
             return replace(_NOTHING_SAID, text=answer.text, problem=str(error.args[0]))
-        return replace(chosen, prompt=prompt, usage=answer.usage, demonstrate_s=time.perf_counter() - began)
+        return replace(chosen, prompt=prompt, usage=answer.usage, generate_s=time.perf_counter() - began)
 
     def parse(self, chosen: Chosen, observation: Observation) -> Action:
         """Raises `ActionSyntaxError`."""
