@@ -18,7 +18,9 @@ from computerrl.actor.prompts.formats.base import PastAction
 from computerrl.common.config import RunConfig
 from computerrl.common.errors import ConfigError, DiskFull
 from computerrl.common.messages import Observation, ScreenshotRef, content_hash
+from computerrl.common.metrics import read_json_lines
 from computerrl.common.run_files.imported import read_head
+from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.launch.commands.main import cli
 from computerrl.launch.export.stored import Selection
 from computerrl.launch.export.tally import Tally
@@ -26,6 +28,7 @@ from computerrl.launch.export.write import export_trajectories
 from computerrl.launch.imports.write import Wishes, import_trajectories
 from computerrl.launch.plan.machine import inspect_machine
 from computerrl.launch.run.preflight import check_imported
+from computerrl.launch.run.serial import run_serial
 from computerrl.learner.model.policy import load_policy
 from computerrl.learner.supervised.imported import episodes_of_imports, read_episodes
 from computerrl.learner.supervised.pool import EpisodePool, KeptEpisode
@@ -347,6 +350,29 @@ def test_policy_learns_imported_answers_from_their_screens(models: dict[str, Pat
     trainer.change_objective(1e-2)
     losses = [trainer.sft_step(steps, 1e-2)["loss"] for _ in range(8)]
     assert all(np.isfinite(losses)) and losses[-1] < 0.7 * losses[0]
+
+
+def test_a_whole_run_clones_what_was_imported_and_nothing_else(models: dict[str, Path], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    tasks = [trajectory(f"task{one}", CLICK, WRITE, DONE) for one in range(3)]
+    actor = {"max_new_tokens": 64, "prompt": {"max_prompt_tokens": 1900, **FORMATS["compact"][1]}}
+    imported(dataset(tmp_path / "data", *tasks), out, config_of(models, "compact", actor=actor))
+    recipe = {"imported": [str(out)], "bc_epochs": 2, "demos_per_family": 0, "max_updates": 0, "eval_episodes_per_family": 0}
+    config = config_of(
+        models,
+        "compact",
+        mode="serial",
+        actor=actor,
+        run_dir=str(tmp_path / "runs"),
+        desktop={"driver": "scripted", "num_desktops": 1, "screen_width": 640, "screen_height": 480},
+        learner={"device": "cpu", "num_threads": 1, "recipe": recipe},
+    )
+    assert not check_imported(config, inspect_machine())
+    RunFolder(config.folder).create(config)
+    state = run_serial(config)
+    assert state.summary is not None and state.summary["num_trajectories_lost"] == 0
+    assert [one["step"] for one in state.sft_steps] == [1, 2]
+    assert not read_json_lines(RunFolder(config.folder).episodes_path)
 
 
 def test_at_most_so_many_episodes_are_drawn_by_the_seed(models: dict[str, Path], tmp_path: Path) -> None:
