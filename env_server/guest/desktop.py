@@ -260,7 +260,8 @@ class Desktop:
             self._gui.let_go()
         apps, folder = self._apps, self._folder
         is_office_file = kind in _FILE_FACTS and apps.is_office_open()
-        if is_office_file or (kind in _FACTS_OF_APPS and self._view.may_lag):
+        may_lag = self._screen.input.holds_clicks or (kind in _FACTS_OF_APPS and self._view.may_lag)
+        if is_office_file or may_lag:
             self._view.settle_for_judging(deadline)
         if is_office_file:
             try:

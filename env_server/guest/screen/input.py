@@ -113,6 +113,11 @@ class Input:
             self._fake(X.KeyRelease, code)
         self._display.sync()
 
+    @property
+    def holds_clicks(self) -> bool:
+        """Whether clicks may not have arrived yet."""
+        return self._num_held_back > 0
+
     def sync_clicks(self, timeout_s: float) -> bool:
         """Wait until the window manager has passed on every click; False when it has not in time.
 

@@ -69,6 +69,21 @@ def test_calls_do_not_overtake_clicks_either(player: Player) -> None:
     assert player.desktop.get("calc_cells", range="A1:B3") == [["5", ""], ["", ""], ["", "x"]]
 
 
+def test_judges_do_not_overtake_clicks_either(tmp_path: Path) -> None:
+    with open_desktop(tmp_path, CONFIG.model_copy(update={"apps": ("chromium",), "settle_deadline_s": 0.6})) as desktop:
+        player = Player(desktop)
+        shown = player.start(SetupStep("web_page", {"page": "click-test", "seed": 1}))
+        (button,) = (element for element in shown.elements if element.role == "button")
+        manager = _manager(player)
+        os.kill(manager, signal.SIGSTOP)
+        player.do(f"click({button.number})")
+        goes_on = threading.Timer(0.5, os.kill, (manager, signal.SIGCONT))
+        goes_on.start()
+        state = desktop.get("web_page")
+        assert state["done"] and state["raw_reward"] > 0, state
+        goes_on.join()
+
+
 def test_a_window_manager_that_passes_on_no_click_breaks_the_desktop(tmp_path: Path) -> None:
     with open_desktop(tmp_path, CONFIG) as desktop:
         player = Player(desktop)
