@@ -130,6 +130,7 @@ class SerialRun:
         from computerrl.env_server.client import DesktopClient, needed_desktop
         from computerrl.env_server.drivers import make_driver
         from computerrl.env_server.drivers.screenshots import ScreenshotStore
+        from computerrl.env_server.serving.fleet import START_LIMIT_S, ServiceTimes
         from computerrl.env_server.serving.service import DesktopService
 
         desktop, folder = needed_desktop(self._config), self._folder
@@ -142,7 +143,14 @@ class SerialRun:
             return make_driver(desktop, index=index, folder=folder.logs / f"desktop-0-{index}", screenshots=screenshots)
 
         by_pixels = self._config.actor.prompt.shows_images
-        service = DesktopService(desktop, tasks=self._config.tasks, make=make, by_pixels=by_pixels, read=screenshots.get)
+        service = DesktopService(
+            desktop,
+            tasks=self._config.tasks,
+            make=make,
+            times=ServiceTimes(lease_wait_s=START_LIMIT_S),  # nobody asks again: the one that is starting is waited for
+            by_pixels=by_pixels,
+            read=screenshots.get,
+        )
         stack.callback(service.close)
         return DesktopClient(LocalChannel(service.handle), config=desktop)
 
