@@ -111,7 +111,7 @@ def receive(folder: str, address: str, files: str) -> None:
     )
     SUBJECT.say("started", pid=os.getpid())
     if SUBJECT.behaviour == "waiting":
-        signal.pause()
+        signal.sigwait({signal.SIGCONT})
     receiver.start()
     version = -1
     while True:
@@ -130,7 +130,8 @@ def main() -> None:
         name, behaviour = line.split()
         if os.fork() == 0:
             die_with_parent()
-            signal.signal(signal.SIGCONT, lambda *_: None)
+            # Before anybody can send it: one that came before it is waited for would be waited for in vain.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCONT})
             SUBJECT.__init__(name, behaviour)
             receive(*sys.argv[1:])
 
