@@ -228,24 +228,11 @@ class PolicyChooser:
 
 
 class TeacherChooser(PolicyChooser):
-    """An agent with a model of its own, whose actions are said as the policy would have to say them: a demonstration.
+    """The setting's teacher, whose actions are said as the policy would have to say them: a demonstration.
 
-    What the agent could not do stands in no prompt: the policy is to learn the way, not the detours."""
+    What it could not do stands in no prompt: the policy is to learn the way, not the detours."""
 
-    def __init__(
-        self,
-        assignment: Assignment,
-        desktops: DesktopCalls,
-        lease: Lease,
-        teacher: Agent,
-        builder: PromptBuilder,
-        instruction: str,
-        *,
-        setting: EpisodeSetting,
-    ) -> None:
-        super().__init__(assignment, desktops, lease, None, builder, instruction, setting=setting)
-        self._teacher = teacher
-        self._conversation: Conversation | None = None
+    _conversation: Conversation | None = None
 
     def choose(self, observation: Observation, history: Sequence[PastAction], *, number: int) -> Chosen:
         began = time.perf_counter()
@@ -253,7 +240,8 @@ class TeacherChooser(PolicyChooser):
             sight = _sight(self._desktops, observation, history)
         with self._setting.during("generate"):
             if self._conversation is None:
-                self._conversation = self._teacher.begin(self._instruction, assignment=self._assignment, engine=None)
+                assert self._setting.teacher is not None, "the caller checked"
+                self._conversation = self._setting.teacher.begin(self._instruction, assignment=self._assignment, engine=None)
             answer = self._conversation.act(sight)
         if answer.action is None:
             return replace(_NOTHING_SAID, text=answer.text, problem=answer.problem, failure=answer.failure)

@@ -128,9 +128,9 @@ def _chooser(
     """Who chooses the actions of ``assignment``."""
     if not isinstance(player, PromptBuilder):
         return AgentChooser(assignment, desktops, lease, engine, player, instruction, setting=setting)
-    if setting.teacher is not None and assignment.kind == "demonstration":
-        return TeacherChooser(assignment, desktops, lease, setting.teacher, player, instruction, setting=setting)
-    return PolicyChooser(assignment, desktops, lease, engine, player, instruction, setting=setting)
+    is_taught = setting.teacher is not None and assignment.kind == "demonstration"
+    kind = TeacherChooser if is_taught else PolicyChooser
+    return kind(assignment, desktops, lease, engine, player, instruction, setting=setting)
 
 
 def _deadline(assignment: Assignment, started: float) -> float:

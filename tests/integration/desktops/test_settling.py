@@ -40,9 +40,7 @@ def test_keys_do_not_overtake_clicks_that_a_slow_window_manager_has_not_passed_o
     player: Player, is_waited_for: bool, click: str, text: str
 ) -> None:
     player.start(SetupStep("editor_open", {"path": "note.txt", "text": "wordword rest"}))
-    manager = _manager(player)
-    os.kill(manager, signal.SIGSTOP)
-    goes_on = threading.Timer(0.5, os.kill, (manager, signal.SIGCONT))
+    goes_on = _stop_manager(player)
     if is_waited_for:
         goes_on.start()
         player.do(click)
@@ -58,10 +56,8 @@ def test_keys_do_not_overtake_clicks_that_a_slow_window_manager_has_not_passed_o
 def test_calls_do_not_overtake_clicks_either(player: Player) -> None:
     shown = player.start(SetupStep("calc_open", {"cells": {"B3": "word"}, "active_cell": "A1"}))
     (cell,) = (element for element in shown.elements if element.text == "word")
-    manager = _manager(player)
-    os.kill(manager, signal.SIGSTOP)
+    goes_on = _stop_manager(player)
     player.do(f"click({cell.number})")
-    goes_on = threading.Timer(0.5, os.kill, (manager, signal.SIGCONT))
     goes_on.start()
     player.do('calc.set_cell("A1", 5)')
     assert not goes_on.is_alive()  # it was waited for
@@ -74,10 +70,8 @@ def test_judges_do_not_overtake_clicks_either(tmp_path: Path) -> None:
         player = Player(desktop)
         shown = player.start(SetupStep("web_page", {"page": "click-test", "seed": 1}))
         (button,) = (element for element in shown.elements if element.role == "button")
-        manager = _manager(player)
-        os.kill(manager, signal.SIGSTOP)
+        goes_on = _stop_manager(player)
         player.do(f"click({button.number})")
-        goes_on = threading.Timer(0.5, os.kill, (manager, signal.SIGCONT))
         goes_on.start()
         state = desktop.get("web_page")
         assert state["done"] and state["raw_reward"] > 0, state
@@ -88,15 +82,17 @@ def test_a_window_manager_that_passes_on_no_click_breaks_the_desktop(tmp_path: P
     with open_desktop(tmp_path, CONFIG) as desktop:
         player = Player(desktop)
         player.start(SetupStep("editor_open", {"path": "note.txt", "text": "word"}))
-        os.kill(_manager(player), signal.SIGSTOP)
+        _stop_manager(player)
         player.do("click(200, 300)")
         with pytest.raises(DesktopBroken, match="the window manager does not pass on clicks"):
             player.do('type("x")')
 
 
-def _manager(player: Player) -> int:
-    (found,) = (pid for pid in processes_below(player.desktop.pid or 0) if _name(pid) == "openbox")
-    return found
+def _stop_manager(player: Player) -> threading.Timer:
+    """Stop the window manager; it goes on soon after the timer is started."""
+    (manager,) = (pid for pid in processes_below(player.desktop.pid or 0) if _name(pid) == "openbox")
+    os.kill(manager, signal.SIGSTOP)
+    return threading.Timer(0.5, os.kill, (manager, signal.SIGCONT))
 
 
 SLOW_PROGRAM = """
