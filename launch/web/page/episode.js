@@ -39,10 +39,15 @@ function numbersOf(step) {
   ].filter(Boolean).join(" · ");
 }
 
+// A picture whose room on the page is kept before it has loaded, so that nothing jumps; ``shot`` knows its width and height.
+function imageOf(picture, shot, told) {
+  return make("img", { src: picture, width: shot.width, height: shot.height, alt: told, loading: "lazy" });
+}
+
 // A picture of a screen with the places at which the action on it pointed; "" where there is no picture.
 function screenOf(picture, shot, places, alt) {
   if (!picture) return "";
-  return make("span", { className: "shot" }, make("img", { src: picture, alt, loading: "lazy" }), marksOf(places, shot.width, shot.height));
+  return make("span", { className: "shot" }, imageOf(picture, shot, alt), marksOf(places, shot.width, shot.height));
 }
 
 // The prompt as the model read it: texts, and a thumbnail where an image's tokens are.
@@ -51,7 +56,9 @@ function promptOf(parts, pictures) {
   for (const part of parts) {
     if (typeof part === "string") { line.append(part); continue; }
     const told = `image of ${part.width} x ${part.height} pixels, ${part.num_tokens} tokens`, picture = pictures(part.content_hash, true);
-    line.append(picture ? make("img", { className: "inside", src: picture, alt: told, title: told, loading: "lazy" }) : make("span", { className: "inside", textContent: `[${told}]` }));
+    const shown = picture ? imageOf(picture, part, told) : make("span", { textContent: `[${told}]` });
+    shown.className = "inside";
+    line.append(shown);
   }
   return line;
 }
@@ -89,10 +96,10 @@ function episodeOf(episode, pictures, actions = []) {
     strip.append(button);
   });
   const last = pictureFor(episode.final_screenshot, pictures, true);
-  if (last) strip.append(make("button", { type: "button", onclick: () => place.querySelector(".end").scrollIntoView({ behavior: "smooth" }) }, make("img", { src: last, alt: "end", loading: "lazy" }), make("span", { className: "mono", textContent: "end" })));
+  if (last) strip.append(make("button", { type: "button", onclick: () => place.querySelector(".end").scrollIntoView({ behavior: "smooth" }) }, imageOf(last, episode.final_screenshot, "end"), make("span", { className: "mono", textContent: "end" })));
   place.append(strip, ...episode.steps.map((step, index) => stepOf(step, index, pictures)));
   const end = pictureFor(episode.final_screenshot, pictures, false);
-  place.append(make("section", { className: "step end" }, make("div", { className: "screen" }, end ? make("img", { src: end, alt: "the end", loading: "lazy" }) : ""), make("div", {}, make("h3", { textContent: "end" }), verdict.cloneNode(true))));
+  place.append(make("section", { className: "step end" }, make("div", { className: "screen" }, end ? imageOf(end, episode.final_screenshot, "the end") : ""), make("div", {}, make("h3", { textContent: "end" }), verdict.cloneNode(true))));
   return place;
 }
 

@@ -80,8 +80,9 @@ def visit(folder: Path, work: Callable[[Page, str], Awaitable[None]]) -> None:
 async def assert_marked(shot: Locator, x: int, y: int) -> None:
     """The ring lies at pixel (x, y) of the screen that the picture of ``shot`` shows, however large it is drawn."""
     await expect(shot.locator("circle.mark")).to_be_visible()
-    ring, picture = await shot.locator("circle.mark").bounding_box(), await shot.locator("img").bounding_box()
-    assert ring is not None and picture is not None
+    # Both boxes in one call: pictures above that finish loading may move the page between two.
+    boxes = "shot => ['circle.mark', 'img'].map(name => shot.querySelector(name).getBoundingClientRect().toJSON())"
+    ring, picture = await shot.evaluate(boxes)
     centre = (ring["x"] + ring["width"] / 2 - picture["x"], ring["y"] + ring["height"] / 2 - picture["y"])
     # Thumbnails of the wall are cut to 4 : 3, which these screens have.
     assert centre == pytest.approx((x * picture["width"] / SCREEN[0], y * picture["height"] / SCREEN[1]), abs=2)
@@ -119,6 +120,31 @@ def test_replay_shows_images_in_prompts_and_where_actions_pointed(tmp_path: Path
         for summary in await page.locator(".step summary").all():
             await summary.click()
         await at_each_size(page, lambda: check_episode(page))
+
+    visit(folder, work)
+
+
+def test_pictures_keep_their_room_before_they_load(tmp_path: Path) -> None:
+    folder, name = run_with_images(tmp_path / "run")
+
+    async def work(page: Page, address: str) -> None:
+        may_load, held = asyncio.Event(), asyncio.Event()
+
+        async def late(route: Route) -> None:
+            held.set()
+            await may_load.wait()
+            await route.continue_()
+
+        await page.route("**/frame?*", late)
+        await page.goto(f"{address}replay.html#id={name}")
+        await held.wait()
+        height = "document.documentElement.scrollHeight"
+        before = await page.evaluate(height)
+        may_load.set()
+        for image in await page.locator(".strip img, .screen img").all():
+            await image.scroll_into_view_if_needed()
+            await expect(image).not_to_have_js_property("naturalWidth", 0)
+        assert await page.evaluate(height) == before
 
     visit(folder, work)
 
