@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import gymnasium
+import msgspec
 import numpy as np
 from gymnasium import spaces
 from gymnasium.envs import registration
@@ -138,8 +139,9 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], str]):
 
     ``reset(seed=7)`` seeds the drawing of instances, so it always leads to the same task; ``options={"task": ..., "seed": ...}``
     names family and instance instead. ``info`` holds ``task``, ``task_seed``, ``app``, ``action_error``, ``result`` (what an API
-    call returned), ``settled_by``, and at the end ``success`` and the evaluator's ``detail``. Raises `SetupError` where the
-    machine lacks something, `DesktopBroken` when the desktop does not answer; the next `reset` starts another.
+    call returned), ``settled_by``, ``elements`` (those of the accessibility tree, with their boxes in pixels), and at the end
+    ``success`` and the evaluator's ``detail``. Raises `SetupError` where the machine lacks something, `DesktopBroken` when the
+    desktop does not answer; the next `reset` starts another.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 5}  # noqa: RUF012  # as gymnasium declares it
@@ -323,6 +325,7 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], str]):
             "action_error": error,
             "result": said,
             "settled_by": seen.settled_by,
+            "elements": [msgspec.to_builtins(element) for element in seen.elements],
             "success": bool(verdict and verdict.success),
             "detail": verdict.detail if verdict else "",
         }

@@ -1,109 +1,91 @@
-"""Command line of the two stages, see the package."""
+"""Command line, see the package."""
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import json
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from computerrl.common.models.folder import cache_folder
 from computerrl.learner.model_store import ensure_model
 from computerrl.learner.pretraining.labels import Vocabulary
+from computerrl.learner.pretraining.pages import Fonts
 from computerrl.learner.pretraining.places import train_places
+from computerrl.learner.pretraining.questions import Asker
 from computerrl.learner.pretraining.reader import Reader
-from computerrl.learner.pretraining.tower import Eyes, Schedule, is_for_training_alone, train_tower
+from computerrl.learner.pretraining.screens import Screens, Source, record
+from computerrl.learner.pretraining.tower import Eyes, Schedule, train_tower
 from computerrl.learner.tiny_vision import WEIGHTS_FILE
 
 
 def main() -> None:
-    """Run one stage."""
+    """All stages, each from where it was ended."""
     arguments = _parser().parse_args()
+    folder: Path = arguments.folder
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    if arguments.stage == "pack":
-        _pack(arguments.start)
-        return
+    record(folder / "screens", num=arguments.screens, seed=arguments.seed, say=_say("screens"))
     import transformers
 
-    folder = ensure_model("smollm2-135m")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    language_model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
-    eyes = Eyes(language_model.config.to_dict())
-    started = _tensors(arguments.start)
-    if started:
-        eyes.take(started)
-    fonts = arguments.fonts or next((cache_folder() / "images").glob("core-*/usr/share/fonts/truetype/liberation"))
-    schedule = Schedule(arguments.steps, arguments.batch, arguments.lr, arguments.seed, arguments.device)
-    if arguments.stage == "labels":
-        embeddings = language_model.get_input_embeddings().weight.detach().float()
-        train_tower(
-            eyes,
-            schedule,
-            embeddings=embeddings,
-            vocabulary=Vocabulary(tokenizer),
-            fonts=fonts,
-            say=_say,
-            keep=lambda: save_file(eyes.state_dict(), arguments.out),
-        )
-        return
-    reader = Reader(language_model, eyes)
-    if not reader.take(started):
-        reader.look_up_words(arguments.seed)
+    model = ensure_model("smollm2-135m")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+    language_model = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16)
+    torch.manual_seed(arguments.seed)
+    reader = Reader(language_model, Eyes(language_model.config.to_dict()))
+    reader.look_up_words(arguments.seed)
+    fonts = Fonts(arguments.fonts or next((cache_folder() / "images").glob("core-*/usr/share/fonts/truetype/liberation")))
+    screens = Screens(folder / "screens", fonts)
+    source, drawn = Source(fonts, screens), Source(fonts)
+    train_tower(
+        reader.eyes,
+        Schedule(arguments.label_steps, arguments.batch, arguments.lr, arguments.seed, arguments.device),
+        embeddings=language_model.get_input_embeddings().weight.detach().float(),
+        vocabulary=Vocabulary(tokenizer),
+        source=source,
+        held_out=drawn,
+        say=_say("labels"),
+        file=folder / "labels.safetensors",
+    )
     train_places(
         reader,
-        schedule,
-        tokenizer=tokenizer,
-        fonts=fonts,
-        eyes_lr=arguments.eyes_lr,
-        max_questions=arguments.questions,
+        Schedule(arguments.steps, arguments.batch, arguments.lr, arguments.seed, arguments.device),
+        asker=Asker(tokenizer, source, max_questions=arguments.questions),
+        held_out=Asker(tokenizer, drawn, max_questions=4),
         num_name_steps=arguments.name_steps,
-        say=_say,
-        keep=lambda: save_file(reader.state(), arguments.out),
+        say=_say("places"),
+        files=(folder / "names.safetensors", folder / "places.safetensors"),
+    )
+    file = folder / WEIGHTS_FILE.name
+    save_file({name: tensor.to(torch.bfloat16).contiguous() for name, tensor in reader.state().items()}, file)
+    _say("end")(
+        f"{file.name} has {file.stat().st_size} bytes and sha256 {hashlib.sha256(file.read_bytes()).hexdigest()};"
+        f" the screens have {screens.digest()}"
     )
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m computerrl.learner.pretraining", description=__doc__)
-    parser.add_argument("stage", choices=["labels", "places", "pack"])
-    parser.add_argument(
-        "--start",
-        type=Path,
-        nargs="+",
-        default=[],
-        help="results of earlier stages or parts of them, or the package's file; what stands in several is taken from the last",
-    )
-    parser.add_argument("--out", type=Path, help="where to write the result")
-    parser.add_argument("--steps", type=int, default=6000, help="how long to train")
+    parser.add_argument("folder", type=Path, help="where screens, the state of each stage and the result are kept")
+    parser.add_argument("--screens", type=int, default=2400, help="screens of desktops to record")
+    parser.add_argument("--label-steps", type=int, default=8000, help="steps of the first stage")
+    parser.add_argument("--name-steps", type=int, default=1500, help="steps of the second stage for its first layers alone")
+    parser.add_argument("--steps", type=int, default=1000, help="steps of the second stage for all layers")
     parser.add_argument("--batch", type=int, default=6, help="pages of a step")
     parser.add_argument("--questions", type=int, default=12, help="questions about a page")
-    parser.add_argument("--name-steps", type=int, default=0, help="in `places`, of the first layers alone before all others")
     parser.add_argument("--lr", type=float, default=1e-3, help="peak learning rate")
-    parser.add_argument("--eyes-lr", type=float, default=0.0, help="of tower and connector in `places`; 0: they stay as they are")
-    parser.add_argument("--seed", type=int, default=1, help="of pages and weights")
+    parser.add_argument("--seed", type=int, default=1, help="of instances, pages and weights")
     parser.add_argument("--threads", type=int, default=0, help="of the CPU; 0: as torch chooses")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--fonts", type=Path, help="folder of Liberation Sans; default: that of the desktop image")
     return parser
 
 
-def _tensors(files: list[Path]) -> dict[str, torch.Tensor]:
-    return {name: tensor for file in files for name, tensor in load_file(file).items()}
-
-
-def _pack(start: list[Path]) -> None:
-    """Write the package's file from the results of stages."""
-    kept = {name: tensor.to(torch.bfloat16) for name, tensor in _tensors(start).items() if not is_for_training_alone(name)}
-    save_file(kept, WEIGHTS_FILE)
-    digest = hashlib.sha256(WEIGHTS_FILE.read_bytes()).hexdigest()
-    print(json.dumps({"file": WEIGHTS_FILE.name, "bytes": WEIGHTS_FILE.stat().st_size, "sha256": digest}))
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)
+def _say(stage: str) -> Callable[[str], None]:
+    return lambda text: print(f"{stage}: {text}", flush=True)
 
 
 if __name__ == "__main__":

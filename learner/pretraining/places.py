@@ -11,8 +11,8 @@ later ones, from the end of a name to the thing, and from the digits of a place 
 the end of the name. And the hidden state there, after a third of the layers, is taught to hold the digits. The heads are those
 that look there most from the start.
 
-Tower and connector may be trained further. They need not be: as the first stage names things by word embeddings, what is learned
-here also serves eyes that have meanwhile learned to read more words.
+Tower and connector stay as they are: the first stage names things by word embeddings, so what is learned here also serves eyes
+that have meanwhile learned to read more words.
 
 Shape legend: Q questions of all pages, L tokens of the longest question, T tokens of a page and of a question, E hidden size.
 """
@@ -22,19 +22,19 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from computerrl.learner.pretraining.pages import HEIGHT, WIDTH, Fonts
-from computerrl.learner.pretraining.questions import DIGIT_WEIGHTS, NUM_DIGITS, Asker, Batch, Question, Questions, make_batch
+from computerrl.learner.pretraining.pages import HEIGHT, WIDTH
+from computerrl.learner.pretraining.progress import Progress
+from computerrl.learner.pretraining.questions import DIGIT_WEIGHTS, NUM_DIGITS, AskedPages, Asker, Batch, Question, make_batch
 from computerrl.learner.pretraining.reader import BEGINNING, CELLS_AT, NAMING_LAYERS, Read, Reader
-from computerrl.learner.pretraining.tower import HELD_OUT_SEED, SAY_STEPS, Say, Schedule, make_optimizer, set_lr
+from computerrl.learner.pretraining.tower import HELD_OUT_SEED, SAY_STEPS, Batches, Say, Schedule, make_optimizer, set_lr
 
 _MAX_ANSWER = 12
 _NUM_GUIDED = 4
@@ -82,97 +82,89 @@ def train_places(
     reader: Reader,
     schedule: Schedule,
     *,
-    tokenizer: Any,
-    fonts: Path,
-    eyes_lr: float,
-    max_questions: int,
+    asker: Asker,
+    held_out: Asker,
     num_name_steps: int,
     say: Say,
-    keep: Callable[[], None],
+    files: tuple[Path, Path],
 ) -> None:
-    """The second stage, in place; see `train_tower`. ``eyes_lr``: peak learning rate of the eyes; 0: they stay as they are.
-    ``num_name_steps``: how long the first `NAMING_LAYERS` layers alone learn what the end of a name should hold before, at four
-    times the speed."""
-    torch.manual_seed(schedule.seed)
-    data = Questions(tokenizer, fonts, batch=schedule.batch, max_questions=max_questions, seed=schedule.seed)
-    batches = iter(torch.utils.data.DataLoader(data, batch_size=None, num_workers=1 if schedule.device == "cpu" else 12))
+    """The second stage, in place; see `train_tower`. The eyes stay as they are. ``num_name_steps``: how long the first
+    `NAMING_LAYERS` layers alone learn what the end of a name should hold before, at four times the speed. ``files``: of the
+    `Progress` of both parts."""
+    make = AskedPages(asker, schedule.batch)
     place = torch.nn.Linear(reader.language_model.config.hidden_size, 10 * NUM_DIGITS)
     torch.nn.init.zeros_(place.weight)
+    torch.nn.init.zeros_(place.bias)
     reader.to(schedule.device).train()
     place.to(schedule.device)
     reader.eyes.requires_grad_(False)
     with torch.no_grad():
-        guides = _guides(reader, [next(batches).to(schedule.device) for _ in range(3)])
+        guides = _guides(reader, [make(random.Random(f"{schedule.seed} {n}"), n).to(schedule.device) for n in range(3)])
     for guide in guides:
         say(f"heads (layer, number) that are taught to look {guide.what}: {sorted(guide.heads)}")
-    if num_name_steps:
-        early = torch.nn.ModuleList([one for name, one in reader.changes.items() if int(name.split("-")[0]) < NAMING_LAYERS])
-        _train(
-            reader,
-            place,
-            replace(schedule, steps=num_name_steps),
-            batches,
-            optimizer=make_optimizer([(early, schedule.lr), (place, schedule.lr)]),
-            guides=[guide for guide in guides if max(guide.heads)[0] < NAMING_LAYERS],
-            only_names=True,
-            say=lambda text: say(f"names: {text}"),
-            keep=keep,
-        )
-    if schedule.steps:
-        reader.eyes.requires_grad_(eyes_lr > 0)
-        parts = [(reader.changes, schedule.lr), (place, schedule.lr), (reader.eyes, eyes_lr)]
-        optimizer = make_optimizer([(part, lr) for part, lr in parts if lr])
-        _train(reader, place, schedule, batches, optimizer=optimizer, guides=guides, only_names=False, say=say, keep=keep)
-    hits, asked_for = measured(reader, tokenizer, fonts, num_pages=20, device=schedule.device)
+    early = torch.nn.ModuleList([one for name, one in reader.changes.items() if int(name.split("-")[0]) < NAMING_LAYERS])
+    part = _Part(reader, place, make, guides, say)
+    names = replace(schedule, steps=num_name_steps)
+    early_guides = [guide for guide in guides if max(guide.heads)[0] < NAMING_LAYERS]
+    replace(part, guides=early_guides, say=lambda text: say(f"names: {text}")).train(names, early, files[0], only_names=True)
+    # Other pages than those of the names.
+    part.train(replace(schedule, seed=schedule.seed + 1), reader.changes, files[1], only_names=False)
+    hits, asked_for = measured(reader, held_out, num_pages=20, device=schedule.device)
     say(f"end: {hits} of {asked_for} named things of held-out pages are hit")
 
 
-def _train(
-    reader: Reader,
-    place: torch.nn.Linear,
-    schedule: Schedule,
-    batches: Iterator[Batch],
-    *,
-    optimizer: torch.optim.Optimizer,
-    guides: Sequence[Guide],
-    only_names: bool,
-    say: Say,
-    keep: Callable[[], None],
-) -> None:
-    watched = frozenset(layer for guide in guides for layer, _ in guide.heads)
-    trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    began, num_questions, shown = time.monotonic(), 0, np.zeros(0)
-    for step in range(schedule.steps):
-        set_lr(optimizer, schedule.share(step))
-        batch = next(batches).to(schedule.device)
-        batch = batch.up_to_names() if only_names else batch
-        read = reader(batch, watched=watched, only_names=only_names)
-        guided = [guide.loss(read, batch) for guide in guides]
-        wrong_4Q = F.cross_entropy(
-            place(read.named_QE).view(-1, NUM_DIGITS, 10).transpose(1, 2), batch.places_Q4, reduction="none"
-        ).T
-        loss = _GUIDE_WEIGHT * torch.stack([one for one, _ in guided]).sum()
-        loss = loss + (wrong_4Q.mean(1) * wrong_4Q.new_tensor(_PLACE_WEIGHTS)).sum()
-        told = [float(wrong_4Q[[0, 2]].detach().mean())]
-        if not only_names:
-            answered, first = _answer_loss(reader, read, batch)
-            loss = loss + answered
-            told.append(first)
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(trained, 1.0)
-        optimizer.step()
-        num_questions += len(batch.page_Q)
-        now = np.array([*told, *(share for _, share in guided)])
-        shown = 0.97 * shown + 0.03 * now if step else now
-        if (step + 1) % (SAY_STEPS // 10) == 0 or step + 1 == schedule.steps:
-            losses, shares = shown[: len(told)], shown[len(told) :]
-            names = ["at names", "said"][: len(told)]
-            texts = [f"{name} {loss:.3f}" for name, loss in zip(names, losses, strict=True)]
-            looks = [f"{guide.what} {share:.2f}" for guide, share in zip(guides, shares, strict=True)]
-            told_now = f"loss of first digits {', '.join(texts)}; attention {', '.join(looks)}"
-            say(f"{schedule.progress(step, began)}: {num_questions} questions, {told_now}")
-            keep()
+@dataclass(frozen=True, slots=True)
+class _Part:
+    reader: Reader
+    place: torch.nn.Linear
+    make: AskedPages
+    guides: Sequence[Guide]
+    say: Say
+
+    def train(self, schedule: Schedule, changes: torch.nn.Module, file: Path, *, only_names: bool) -> None:
+        """``changes``: of the language model's attention, all or those of the first layers."""
+        reader, place, guides = self.reader, self.place, self.guides
+        optimizer = make_optimizer([(changes, schedule.lr), (place, schedule.lr)])
+        trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        progress = Progress(file, torch.nn.ModuleDict({"changes": reader.changes, "place": place}).state_dict())
+        first = progress.restore(optimizer)
+        batches = Batches(self.make, seed=schedule.seed, first=first).drawn_aside(schedule.device)
+        watched = frozenset(layer for guide in guides for layer, _ in guide.heads)
+        began, num_questions, shown = time.monotonic(), 0, np.zeros(0)
+        for step in range(first, schedule.steps):
+            set_lr(optimizer, schedule.share(step))
+            batch = next(batches).to(schedule.device)
+            batch = batch.up_to_names() if only_names else batch
+            read = reader(batch, watched=watched, only_names=only_names)
+            guided = [guide.loss(read, batch) for guide in guides]
+            wrong_4Q = F.cross_entropy(
+                place(read.named_QE).view(-1, NUM_DIGITS, 10).transpose(1, 2), batch.places_Q4, reduction="none"
+            ).T
+            loss = _GUIDE_WEIGHT * torch.stack([one for one, _ in guided]).sum()
+            loss = loss + (wrong_4Q.mean(1) * wrong_4Q.new_tensor(_PLACE_WEIGHTS)).sum()
+            told = [float(wrong_4Q[[0, 2]].detach().mean())]
+            if not only_names:
+                answered, said = _answer_loss(reader, read, batch)
+                loss = loss + answered
+                told.append(said)
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(trained, 1.0)
+            optimizer.step()
+            num_questions += len(batch.page_Q)
+            now = np.array([*told, *(share for _, share in guided)])
+            shown = 0.97 * shown + 0.03 * now if step > first else now
+            if (step + 1) % (SAY_STEPS // 10) == 0 or step + 1 == schedule.steps:
+                self.say(f"{schedule.progress(step, first, began)}: {num_questions} questions, {_told(shown, guides)}")
+                progress.keep(optimizer, step + 1)
+
+
+def _told(shown: np.ndarray, guides: Sequence[Guide]) -> str:
+    """``shown``: the losses at names and, where answers are learned, of what is said; then the share of each of ``guides``."""
+    losses, shares = shown[: -len(guides)], shown[-len(guides) :]
+    texts = [f"{name} {loss:.3f}" for name, loss in zip(["at names", "said"], losses, strict=False)]
+    looks = [f"{guide.what} {share:.2f}" for guide, share in zip(guides, shares, strict=True)]
+    return f"loss of first digits {', '.join(texts)}; attention {', '.join(looks)}"
 
 
 def _answer_loss(reader: Reader, read: Read, batch: Batch) -> tuple[torch.Tensor, float]:
@@ -231,11 +223,10 @@ def _guides(reader: Reader, batches: Sequence[Batch]) -> list[Guide]:
 
 
 @torch.no_grad()
-def measured(reader: Reader, tokenizer: Any, fonts: Path, *, num_pages: int, device: str) -> tuple[int, int]:
+def measured(reader: Reader, asker: Asker, *, num_pages: int, device: str) -> tuple[int, int]:
     """How many things of held-out pages the likeliest answers hit, and how many were asked for."""
     reader.eval()
     rng = random.Random(HELD_OUT_SEED)
-    asker = Asker(tokenizer, Fonts(fonts), max_questions=4)
     hits = asked = 0
     for _ in range(num_pages):
         image, questions = asker.page(rng)
@@ -250,7 +241,7 @@ def measured(reader: Reader, tokenizer: Any, fonts: Path, *, num_pages: int, dev
             chosen = reader.logits(reader(batch).hidden_QLE[batch.targets_QL >= 0]).argmax(-1).tolist()
             for tokens, token in zip(said, chosen, strict=True):
                 tokens.append(token)
-        hits += sum(is_hit(question, tokenizer.decode(tokens)) for question, tokens in zip(questions, said, strict=True))
+        hits += sum(is_hit(question, asker.text(tokens)) for question, tokens in zip(questions, said, strict=True))
         asked += len(questions)
     reader.train()
     return hits, asked

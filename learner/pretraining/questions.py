@@ -1,4 +1,4 @@
-"""Questions about drawn pages: where a named thing lies, and what the answer's tokens count. No model here.
+"""Questions about pages: where a named thing lies, and what the answer's tokens count. No model here.
 
 The questions about one page see the page's tokens and their own, so that a page is computed once:
 
@@ -13,16 +13,16 @@ Shape legend: B pages of a batch, C cells of a page, Q questions of all pages, L
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from computerrl.learner.pretraining.labels import CELLS, pixels
-from computerrl.learner.pretraining.pages import HEIGHT, WIDTH, Fonts, Item, Page, draw_page
+from computerrl.learner.pretraining.pages import HEIGHT, WIDTH, Item, Page
+from computerrl.learner.pretraining.screens import Source
 
 _ASKS = (
     "Find {}.",
@@ -104,18 +104,18 @@ class Batch:
 
 
 class Asker:
-    """Draws pages and asks for things on them."""
+    """Asks for things on pages."""
 
-    def __init__(self, tokenizer: Any, fonts: Fonts, *, max_questions: int) -> None:
+    def __init__(self, tokenizer: Any, source: Source, *, max_questions: int) -> None:
         self._encode = lambda text: list(tokenizer.encode(text, add_special_tokens=False))
-        self._text = lambda tokens: str(tokenizer.decode(tokens))
-        self._fonts = fonts
+        self.text = lambda tokens: str(tokenizer.decode(tokens))
+        self._source = source
         self._max_questions = max_questions
 
     def page(self, rng: random.Random) -> tuple[np.ndarray, list[Question]]:
         """Pixels, and at least one question."""
         while True:
-            page = draw_page(rng, self._fonts, dense=False)
+            page = self._source.page(rng, dense=False)
             asked = askable(page)
             if asked:
                 rng.shuffle(asked)
@@ -129,7 +129,7 @@ class Asker:
         )
         weights, digits, num_before, number = [], [], 0, 0
         for token in answer:
-            number = number + 1 if self._text([token]).strip().isdigit() else 0
+            number = number + 1 if self.text([token]).strip().isdigit() else 0
             weights.append(DIGIT_WEIGHTS[number - 1] if number else _OTHER_WEIGHT)
             digits.append(num_before if number in (1, 2) else -1)
             num_before += number in (1, 2)
@@ -138,7 +138,7 @@ class Asker:
         # The blank before a word belongs to its token, and what ends a sentence may share one with a quotation mark.
         begin = len(self._encode(f"{_NEWLINE}Task: {before.rstrip()}"))
         length = len(f"{_NEWLINE}Task: {before}{name}")
-        end = next(end for end in range(begin, len(ask)) if len(self._text(ask[:end])) >= length)
+        end = next(end for end in range(begin, len(ask)) if len(self.text(ask[:end])) >= length)
         known = {token for word in item.words for form in (word, word.lower()) for token in self._forms(form)}
         words = [index for index in range(begin, end) if ask[index] in known]
         place = (x // 100, x // 10 % 10, y // 100, y // 10 % 10)
@@ -203,15 +203,13 @@ def _cells_of(item: Item) -> np.ndarray:
     return cells.ravel()
 
 
-class Questions(torch.utils.data.IterableDataset[Batch]):
-    """Batches without end."""
+@dataclass(frozen=True, slots=True)
+class AskedPages:
+    """Makes batches of questions."""
 
-    def __init__(self, tokenizer: Any, fonts: Path, *, batch: int, max_questions: int, seed: int) -> None:
-        self._tokenizer, self._fonts, self._batch, self._max_questions, self._seed = tokenizer, fonts, batch, max_questions, seed
+    asker: Asker
+    batch: int
+    """Number of pages."""
 
-    def __iter__(self) -> Iterator[Batch]:
-        worker = torch.utils.data.get_worker_info()
-        rng = random.Random(f"{self._seed} {worker.id if worker else 0}")
-        asker = Asker(self._tokenizer, Fonts(self._fonts), max_questions=self._max_questions)
-        while True:
-            yield make_batch([asker.page(rng) for _ in range(self._batch)])
+    def __call__(self, rng: random.Random, _number: int) -> Batch:
+        return make_batch([self.asker.page(rng) for _ in range(self.batch)])

@@ -15,14 +15,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from computerrl.learner.pretraining.labels import Vocabulary, cell_labels, pixels, stacked
-from computerrl.learner.pretraining.pages import Fonts, draw_page
+from computerrl.learner.pretraining.progress import Progress
+from computerrl.learner.pretraining.screens import Source
 from computerrl.learner.tiny_vision import PATCH, SIDE, model_config
 
 HELD_OUT_SEED = 987_654_321
@@ -38,6 +39,7 @@ SAY_STEPS = 250
 _LOOSE_SHARE = 0.6
 """Part of the steps after which words lie anywhere."""
 
+T = TypeVar("T")
 Say = Callable[[str], None]
 
 
@@ -97,29 +99,46 @@ class Schedule:
         warmup_steps = min(200, 1 + self.steps // 40)
         return min(1.0, (step + 1) / warmup_steps) * (0.98 * cosine + 0.02)
 
-    def progress(self, step: int, began_s: float) -> str:
-        """Steps done, and the time that is left."""
+    def progress(self, step: int, first: int, began_s: float) -> str:
+        """Steps done, and the time that is left; ``first`` was begun with at ``began_s``."""
         spent_s = time.monotonic() - began_s
-        left_s = spent_s / (step + 1) * (self.steps - step - 1)
+        left_s = spent_s / (step + 1 - first) * (self.steps - step - 1)
         return f"{step + 1} of {self.steps} steps, {spent_s / 60:.0f} min, {left_s / 60:.0f} min left"
 
 
-class Pages(torch.utils.data.IterableDataset[list[torch.Tensor]]):
-    """Batches of pixels and labels, without end."""
+class Batches(torch.utils.data.IterableDataset[T]):
+    """Batches without end. Each is drawn from its number, so that they are the same wherever one goes on."""
 
-    def __init__(self, fonts: Path, vocabulary: Vocabulary, *, batch: int, seed: int, loose_after: int = 0) -> None:
-        """``loose_after``: number of batches until words lie anywhere; before, they are drawn ever more loosely."""
-        self._fonts, self._vocabulary, self._batch, self._seed, self._loose_after = fonts, vocabulary, batch, seed, loose_after
+    def __init__(self, make: Callable[[random.Random, int], T], *, seed: int, first: int = 0) -> None:
+        """``make``: a batch of its number. ``first``: number of the first one."""
+        self._make, self._seed, self._first = make, seed, first
 
-    def __iter__(self) -> Iterator[list[torch.Tensor]]:
+    def __iter__(self) -> Iterator[T]:
         worker = torch.utils.data.get_worker_info()
-        rng = random.Random(f"{self._seed} {worker.id if worker else 0}")
-        fonts = Fonts(self._fonts)
-        for number in itertools.count(worker.id if worker else 0, worker.num_workers if worker else 1):
-            looseness = min(1.0, number / self._loose_after) if self._loose_after else 1.0
-            pages = [draw_page(rng, fonts, dense=True, looseness=looseness) for _ in range(self._batch)]
-            labels = stacked(cell_labels(page, self._vocabulary) for page in pages)
-            yield [torch.from_numpy(array) for array in (np.stack([pixels(page.image) for page in pages]), *labels)]
+        apart = worker.num_workers if worker else 1
+        for number in itertools.count(self._first + (worker.id if worker else 0), apart):
+            yield self._make(random.Random(f"{self._seed} {number}"), number)
+
+    def drawn_aside(self, device: str) -> Iterator[T]:
+        """The batches, drawn by processes of their own."""
+        return iter(torch.utils.data.DataLoader(self, batch_size=None, num_workers=1 if device == "cpu" else 12))
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledPages:
+    """Makes batches of pixels and labels."""
+
+    source: Source
+    vocabulary: Vocabulary
+    batch: int
+    loose_after: int = 0
+    """Number of batches until words lie anywhere; before, they are drawn ever more loosely."""
+
+    def __call__(self, rng: random.Random, number: int) -> list[torch.Tensor]:
+        looseness = min(1.0, number / self.loose_after) if self.loose_after else 1.0
+        pages = [self.source.page(rng, dense=True, looseness=looseness) for _ in range(self.batch)]
+        labels = stacked(cell_labels(page, self.vocabulary) for page in pages)
+        return [torch.from_numpy(array) for array in (np.stack([pixels(page.image) for page in pages]), *labels)]
 
 
 class DenseLoss:
@@ -172,20 +191,22 @@ def train_tower(
     *,
     embeddings: torch.Tensor,
     vocabulary: Vocabulary,
-    fonts: Path,
+    source: Source,
+    held_out: Source,
     say: Say,
-    keep: Callable[[], None],
+    file: Path,
 ) -> None:
-    """The first stage, in place. ``fonts``: see `Fonts`. ``keep`` is called from time to time, to save what there is."""
-    torch.manual_seed(schedule.seed)
+    """The first stage, in place. ``held_out``: on whose pages it is measured. ``file``: of the stage's `Progress`."""
     loss_of = DenseLoss(embeddings, vocabulary, device=schedule.device)
-    held_out = next(iter(Pages(fonts, vocabulary, batch=80, seed=HELD_OUT_SEED)))
-    data = Pages(fonts, vocabulary, batch=schedule.batch, seed=schedule.seed, loose_after=round(_LOOSE_SHARE * schedule.steps))
-    batches = iter(torch.utils.data.DataLoader(data, batch_size=None, num_workers=1 if schedule.device == "cpu" else 12))
-    optimizer = make_optimizer([(eyes, schedule.lr)])
+    shown = LabelledPages(held_out, vocabulary, batch=80)(random.Random(HELD_OUT_SEED), 0)
     eyes.to(schedule.device).train()
+    optimizer = make_optimizer([(eyes, schedule.lr)])
+    progress = Progress(file, eyes.state_dict())
+    first = progress.restore(optimizer)
+    make = LabelledPages(source, vocabulary, schedule.batch, loose_after=round(_LOOSE_SHARE * schedule.steps))
+    batches = Batches(make, seed=schedule.seed, first=first).drawn_aside(schedule.device)
     began = time.monotonic()
-    for step in range(schedule.steps):
+    for step in range(first, schedule.steps):
         set_lr(optimizer, schedule.share(step))
         images, *labels = (tensor.to(schedule.device) for tensor in next(batches))
         with torch.autocast(schedule.device, torch.bfloat16):
@@ -196,9 +217,9 @@ def train_tower(
         torch.nn.utils.clip_grad_norm_(eyes.parameters(), 1.0)
         optimizer.step()
         if (step + 1) % SAY_STEPS == 0 or step + 1 == schedule.steps:
-            found = measured(eyes, loss_of, held_out, schedule.device)
-            say(f"{schedule.progress(step, began)}: loss {float(words):.2f}, held out: {found}")
-            keep()
+            found = measured(eyes, loss_of, shown, schedule.device)
+            say(f"{schedule.progress(step, first, began)}: loss {float(words):.2f}, held out: {found}")
+            progress.keep(optimizer, step + 1)
 
 
 @torch.no_grad()

@@ -50,6 +50,8 @@ def test_episode_played_to_the_end_gives_the_evaluator_s_reward_once(env: Deskto
     assert info["task_seed"] == 5 and observation["instruction"] == FAMILIES["calc-set-cell"].make(5).instruction
     assert observation["elements"].startswith("App: calc") and "\ncell " in observation["elements"]
     assert observation["screenshot"].shape == (600, 800, 3)
+    named = [one for one in info["elements"] if one["role"] != "cell" and one["text"]]
+    assert named and all(one["text"] in observation["elements"] and one["width"] > 0 < one["height"] for one in named[:5])
     action = FAMILIES["calc-set-cell"].make(5).demonstrate("", None, (), lambda kind: None)  # type: ignore[arg-type]
     text = f'calc.set_cell("{action.args["cell"]}", "{action.args["value"]}")'
     _, reward, terminated, truncated, info = env.step(text)

@@ -14,6 +14,7 @@ from computerrl.learner.model_store import ensure_model
 from computerrl.learner.pretraining.labels import CELLS, Vocabulary, cell_labels, pixels
 from computerrl.learner.pretraining.pages import HEIGHT, WIDTH, Item, Page, draw_page
 from computerrl.learner.pretraining.questions import Asker, askable, slipped
+from computerrl.learner.pretraining.screens import Source
 
 
 class PillowsFont:
@@ -72,7 +73,7 @@ def test_nothing_is_asked_for_that_another_thing_covers() -> None:
 
 
 def test_questions_know_which_of_their_tokens_name_the_thing(tokenizer: Any) -> None:
-    asker = Asker(tokenizer, PillowsFont(), max_questions=8)  # type: ignore[arg-type]
+    asker = Asker(tokenizer, Source(PillowsFont()), max_questions=8)  # type: ignore[arg-type]
     rng, num_words = random.Random(1), 0
     for question in (one for _ in range(60) for one in asker.page(rng)[1]):
         named = tokenizer.decode(question.ask[: question.name_end + 1])
@@ -99,7 +100,7 @@ def test_after_a_wrong_first_digit_the_nearest_coordinate_is_wanted() -> None:
 
 
 def test_answers_that_slipped_differ_from_what_is_wanted_in_first_digits_alone(tokenizer: Any) -> None:
-    asker = Asker(tokenizer, PillowsFont(), max_questions=8)  # type: ignore[arg-type]
+    asker = Asker(tokenizer, Source(PillowsFont()), max_questions=8)  # type: ignore[arg-type]
     rng, num_slips = random.Random(1), 0
     for question in (one for _ in range(20) for one in asker.page(rng)[1]):
         pairs = zip(question.digits, question.said, question.answer, strict=True)
