@@ -244,13 +244,13 @@ class TeacherChooser(PolicyChooser):
                 self._conversation = self._setting.teacher.begin(self._instruction, assignment=self._assignment, engine=None)
             answer = self._conversation.act(sight)
         if answer.action is None:
-            return replace(_NOTHING_SAID, text=answer.text, problem=answer.problem, failure=answer.failure)
+            return replace(_NOTHING_SAID, text=answer.text, problem=answer.problem, failure=answer.failure, usage=answer.usage)
         prompt = self._builder.build(self._instruction, observation, [past for past in history if not past.error])
         action = answer.action if prompt.images else by_number(observation.elements, answer.action)
         try:
             chosen = self._said(render_action(action), observation, number=number)
         except LookupError as error:
-            return replace(_NOTHING_SAID, text=answer.text, problem=str(error.args[0]))
+            return replace(_NOTHING_SAID, text=answer.text, problem=str(error.args[0]), usage=answer.usage)
         return replace(chosen, prompt=prompt, usage=answer.usage, generate_s=time.perf_counter() - began)
 
     def parse(self, chosen: Chosen, observation: Observation) -> Action:
@@ -369,5 +369,5 @@ def _chosen(call: Call) -> Chosen:
         policy_versions=completion.policy_versions,
         generate_s=completion.queue_s + completion.generate_s,
         demonstrate_s=0.0,
-        prompt=Prompt(call.prompt_tokens),
+        prompt=Prompt(call.prompt_tokens, call.images),
     )

@@ -11,6 +11,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from computerrl.actor.agents.base import Agent
 from computerrl.actor.choosing import (
     AgentChooser,
@@ -42,6 +44,8 @@ from computerrl.common.messages import (
     StepTiming,
     TaskStarted,
     Trajectory,
+    Usage,
+    total_usage,
 )
 
 TIME_LIMIT_FRACTION = 0.8
@@ -103,7 +107,7 @@ def play_episode(
         kind=assignment.kind,
         task=assignment.task,
         instruction=first.instruction,
-        steps=tuple(episode.steps),
+        steps=episode.all_steps(),
         reward=0.0 if failed else verdict.reward,
         success=verdict.success and not failed,
         end_reason=end_reason,
@@ -174,12 +178,21 @@ class _Episode:
         """Whether the demonstrator's next action is known to be right here: the policy's actions were its own so far."""
         self.observation: Observation = first.observation
         self.steps: list[Step] = []
+        self._unrecorded: Usage | None = None
+        """Of answers that became no step, since the last one that did."""
         self._num_invalid = 0
         """Number of invalid actions in a row."""
 
     def close(self) -> None:
         """No action is chosen any more."""
         self._chooser.close()
+
+    def all_steps(self) -> tuple[Step, ...]:
+        """The steps, once the episode has ended; the last one tells what servers have counted since."""
+        if self.steps and self._unrecorded is not None:
+            usage = total_usage(self.steps[-1].usage, self._unrecorded)
+            self.steps[-1], self._unrecorded = msgspec.structs.replace(self.steps[-1], usage=usage), None
+        return tuple(self.steps)
 
     def run(self) -> EndReason:
         """Act until the episode ends; returns the reason."""
@@ -231,9 +244,13 @@ class _Episode:
     ) -> None:
         """Add a step. ``seen``: the screen that it was chosen on; None: the present one.
 
-        An agent may act without asking the policy: such an action is no sample, and no step but in evaluations."""
+        An agent may act without asking the policy: such an action is no sample, and no step but in evaluations. What a server
+        has counted for it goes to the next step."""
+        usage = total_usage(self._unrecorded, chosen.usage)
         if not len(chosen.tokens) and self._assignment.kind != "evaluation":
+            self._unrecorded = usage
             return
+        self._unrecorded = None
         seen = seen or self.observation
         self.steps.append(
             Step(
@@ -251,7 +268,7 @@ class _Episode:
                 images=chosen.prompt.images,
                 places=places,
                 target=target,
-                usage=chosen.usage,
+                usage=usage,
             )
         )
 

@@ -81,7 +81,7 @@ class ActorProcess:
             stack.callback(pulse.close)
             tokenizer = None if self._config.actor.engine == "agent" else FolderTokenizer(self._model)
             images = LiveImages()
-            agent = make_agent(self._config, tokenizer)
+            agent = make_agent(self._config, tokenizer, model=self._model, read=images.read)
             if agent is not None:
                 stack.callback(agent.close)
                 player: PromptBuilder | Agent = agent
@@ -121,7 +121,7 @@ class ActorProcess:
             actor=self._name,
             incarnation=self._incarnation,
             stop=self._stop,
-            images=images if self._config.actor.prompt.shows_images and isinstance(player, PromptBuilder) else None,
+            images=images if self._config.actor.shows_policy_images else None,
             teacher=teacher,
         )
 

@@ -8,12 +8,17 @@ from computerrl.actor.agents.base import Agent
 from computerrl.common.config import RunConfig, played_by_teacher
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from computerrl.actor.prompts.tokenizer import Tokenizer
+    from computerrl.common.vision.screens import ReadScreenshot
 
 
-def make_agent(config: RunConfig, tokenizer: Tokenizer | None = None) -> Agent | None:
+def make_agent(
+    config: RunConfig, tokenizer: Tokenizer | None = None, *, model: Path | None = None, read: ReadScreenshot | None = None
+) -> Agent | None:
     """The agent that ``config.actor`` asks for; None where prompts play. ``tokenizer``: of the run's policy, for an agent that
-    it trains.
+    it trains; ``model``: its folder, and ``read``: of screenshots, where it is shown images.
 
     Raises `ConfigError` for a class that cannot be imported or made, and for a key that cannot be read."""
     agent = config.actor.agent
@@ -27,11 +32,21 @@ def make_agent(config: RunConfig, tokenizer: Tokenizer | None = None) -> Agent |
     from computerrl.actor.agents.policy_endpoint import PolicyEndpoint
     from computerrl.actor.agents.program import ProgramAgent
     from computerrl.actor.agents.server import AgentServer
+    from computerrl.actor.prompts.images import ImageTokens
 
     policy = None
     if tokenizer is not None:
-        limits = {"max_prompt_tokens": config.actor.prompt.max_prompt_tokens, "max_new_tokens": config.actor.max_new_tokens}
-        policy = PolicyEndpoint(tokenizer, **limits)
+        images = None
+        if config.actor.prompt.shows_images:
+            assert model is not None and read is not None, "given with the tokenizer"
+            images = ImageTokens.of(model, tokenizer, read=read)
+        policy = PolicyEndpoint(
+            tokenizer,
+            max_prompt_tokens=config.actor.prompt.max_prompt_tokens,
+            max_new_tokens=config.actor.max_new_tokens,
+            images=images,
+            is_central=config.actor.inference == "central",
+        )
     if policy is None and not agent.is_program:
         return ModuleAgent(agent)
     server = AgentServer(policy)

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from computerrl.actor.engines.base import Completion, Sampler
-from computerrl.common.messages import Action, Assignment, Observation, Usage
+from computerrl.common.messages import Action, Assignment, Observation, ScreenshotRef, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,8 @@ class Call:
     prompt_tokens: np.ndarray
     """[P] int32."""
     completion: Completion
+    images: tuple[ScreenshotRef, ...] = ()
+    """Screenshots that the prompt shows, in the order of their tokens."""
 
 
 @dataclass(frozen=True, slots=True)

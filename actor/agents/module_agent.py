@@ -167,6 +167,7 @@ class _TrainedEpisode(_Episode):
     def act(self, sight: Sight, *, shown: str = "") -> Answer:
         if shown:
             self._session.demonstrate(self._demonstrate, shown)
+        self._session.see(sight.observation)
         answer = super().act(sight)
         calls, failure = self._session.take_calls()
         return replace(answer, calls=calls, failure=failure or answer.failure)

@@ -3,16 +3,19 @@
 No HTTP: `server` has it. Each completion that an episode's agent asks for is sampled by the engine and kept with its exact
 tokens, log-probs and policy versions: that is what the learner trains on. Nothing is tokenised again later, and prompts may be
 rewritten, branched or sent side by side as an agent likes. In a demonstration `actor.agent.demonstrate` says what the policy
-should answer. Text alone; no tools, whose form differs from model to model.
+should answer. Of images, a policy that takes any is shown the screens of its desktop, as the agent got them: what is trained on
+has to be known by its name. No tools, whose form differs from model to model.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,14 +24,16 @@ from computerrl.actor.agents.base import Call
 from computerrl.actor.agents.refused import Refused, told
 from computerrl.actor.engines.base import Completion, GenerationRequest, Sampler
 from computerrl.actor.prompts.formats.base import ChatMessage
+from computerrl.actor.prompts.images import ImageTokens
 from computerrl.actor.prompts.tokenizer import Tokenizer
-from computerrl.common.errors import ConfigError, EngineFailed, Problem
-from computerrl.common.messages import Assignment
+from computerrl.common.errors import ConfigError, EngineFailed, PictureError, Problem
+from computerrl.common.messages import Assignment, Observation, ScreenshotRef, ShownImages, content_hash
 
 MODEL = "policy"
 """Name of the policy, the only model there is."""
 _ROLES = frozenset({"system", "user", "assistant"})
 _MAX_STOPS = 8
+_NO_IMAGES = "a message's content is text; the policy is shown no images here (actor.prompt.format)"
 Messages = list[dict[str, Any]]
 Demonstrate = Callable[[Messages, str], object]
 """(messages that an agent has sent, action of a demonstrator) -> what the policy should answer: `actor.agent.demonstrate`."""
@@ -41,6 +46,8 @@ class PolicySession:
         self.engine, self.assignment = engine, assignment
         self.answer: Callable[[Messages], object] | None = None
         """Answers in a demonstration, in place of the engine."""
+        self.screens: dict[str, ScreenshotRef] = {}
+        """Content hash -> screen that the agent has seen."""
         self._max_calls = max_calls
         self._lock = threading.Lock()
         self._num_begun = 0
@@ -50,6 +57,11 @@ class PolicySession:
         self._failure = ""
         self._told: np.ndarray | None = None
         """Tokens of the last prompt and its completion."""
+
+    def see(self, observation: Observation) -> None:
+        """The agent gets ``observation``."""
+        if observation.screenshot is not None:
+            self.screens = {**self.screens, observation.screenshot.content_hash: observation.screenshot}
 
     def demonstrate(self, answer: Demonstrate | None, action: str) -> None:
         """From now on ``answer`` answers, so that the agent does ``action``."""
@@ -97,9 +109,20 @@ class PolicySession:
 class PolicyEndpoint:
     """The policy of an actor's run, for its agents."""
 
-    def __init__(self, tokenizer: Tokenizer, *, max_prompt_tokens: int, max_new_tokens: int) -> None:
-        """Raises `ConfigError` for a model whose files name no chat template or no end of a turn."""
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        max_prompt_tokens: int,
+        max_new_tokens: int,
+        images: ImageTokens | None = None,
+        is_central: bool = False,
+    ) -> None:
+        """``images``: of a policy that is shown screens. ``is_central``: the engine is in another process.
+
+        Raises `ConfigError` for a model whose files name no chat template or no end of a turn."""
         self._tokenizer = tokenizer
+        self._images, self._is_central = images, is_central
         self._stop_tokens = _ends(tokenizer)
         self._max_prompt_tokens, self._max_new_tokens = max_prompt_tokens, max_new_tokens
         self._lock = threading.Lock()
@@ -127,7 +150,7 @@ class PolicyEndpoint:
             raise Refused(404, "model_not_found", failure)
         _require_plain(asked)
         stops = _stops(asked.get("stop"))
-        prompt = self._prompt(asked.get("messages"))
+        prompt, refs = self._prompt(asked.get("messages"), session.screens)
         wanted = _whole(asked, "max_completion_tokens") or _whole(asked, "max_tokens")
         most = min(self._max_new_tokens, wanted or self._max_new_tokens)
         session.begin_call()
@@ -141,6 +164,7 @@ class PolicyEndpoint:
                 max_new_tokens=most,
                 stop_tokens=self._stop_tokens,
                 may_be_older=session.assignment.kind == "training",
+                **self._request_images(refs, session.assignment.shown_images),
             )
             assert session.engine is not None, "evaluation and training wait for an engine"
             try:
@@ -150,9 +174,21 @@ class PolicyEndpoint:
                 raise Refused(503, "engine_failed", str(error)) from None
         completion, text = self._cut(completion, stops)
         self._count("calls")
-        if not session.end_call(Call(prompt, completion)):
+        call = Call(prompt, completion, refs)
+        if not session.end_call(call):
             self._count("rewritten")
-        return Call(prompt, completion), text
+        return call, text
+
+    def _request_images(self, refs: Sequence[ScreenshotRef], shown: ShownImages) -> dict[str, Any]:
+        """``refs`` as fields of a `GenerationRequest`. Raises `Refused` when one cannot be read."""
+        if self._images is None:
+            return {}
+        try:
+            if self._is_central:
+                return {"sent": tuple(self._images.sent(ref, shown) for ref in refs)}
+            return {"images": self._images.asked(refs, shown)}
+        except PictureError as error:
+            raise Refused(400, "invalid_request_error", str(error)) from None
 
     def _shown(
         self, session: PolicySession, answer: Callable[[Messages], object], messages: Messages, *, most: int
@@ -177,19 +213,47 @@ class PolicyEndpoint:
         nothing = np.zeros(0, dtype=np.int32)
         return Completion(tokens, nothing.astype(np.float32), nothing, text.strip(), "stop", 0.0, 0.0)
 
-    def _prompt(self, messages: object) -> np.ndarray:
-        """[P] int32 tokens of ``messages`` by the model's chat template. Raises `Refused`."""
+    def _prompt(self, messages: object, screens: Mapping[str, ScreenshotRef]) -> tuple[np.ndarray, tuple[ScreenshotRef, ...]]:
+        """[P] int32 tokens of ``messages`` by the model's chat template, and their images. Raises `Refused`."""
         if not isinstance(messages, list) or not messages:
             raise Refused(400, "invalid_request_error", "messages is no list of turns")
-        turns = [ChatMessage(_role(message), _content(message)) for message in messages]
+        turns = [ChatMessage(_role(message), *self._content(message, screens)) for message in messages]
+        refs = tuple(turn.image for turn in turns if turn.image is not None)
         try:
-            tokens = self._tokenizer.encode_chat(turns)
+            texts = [] if self._images is None else [self._images.text(ref) for ref in refs]
+            tokens = self._tokenizer.encode_chat(turns, image_texts=texts)
+            if self._images is not None:
+                self._images.require_written(tokens, refs)
+        except PictureError as error:
+            raise Refused(400, "invalid_request_error", str(error)) from None
         except ConfigError as error:
             raise Refused(400, "invalid_request_error", f"the model's chat template takes no such turns: {error}") from None
         if len(tokens) > self._max_prompt_tokens:
             reason = f"{len(tokens)} tokens, and a prompt may have {self._max_prompt_tokens} (actor.prompt.max_prompt_tokens)"
             raise Refused(400, "context_length_exceeded", reason)
-        return np.asarray(tokens, dtype=np.int32)
+        return np.asarray(tokens, dtype=np.int32), refs
+
+    def _content(self, message: dict[str, Any], screens: Mapping[str, ScreenshotRef]) -> tuple[str, ScreenshotRef | None]:
+        """Text of ``message``, and the screen that it shows. Raises `Refused`."""
+        content = message.get("content")
+        parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+        texts: list[str] = []
+        images: list[ScreenshotRef] = []
+        for part in parts:
+            given = part if isinstance(part, dict) else {}
+            text = given.get("text")
+            if given.get("type") == "text" and isinstance(text, str):
+                texts.append(text)
+            elif given.get("type") == "image_url" and self._images is not None:
+                images.append(_screen(given, screens))
+            else:
+                reason = "a message's content is text and image_url" if self._images else _NO_IMAGES
+                raise Refused(400, "invalid_request_error", reason)
+        if len(images) > 1:
+            raise Refused(
+                400, "invalid_request_error", "a message shows one image at most, before its text: send several messages"
+            )
+        return "".join(texts), images[0] if images else None
 
     def _cut(self, completion: Completion, stops: list[str]) -> tuple[Completion, str]:
         """``completion`` up to the token with which one of ``stops`` is complete, and its text before that.
@@ -260,13 +324,21 @@ def _role(message: object) -> Any:
     return role
 
 
-def _content(message: dict[str, Any]) -> str:
-    content = message.get("content")
-    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
-    texts = [part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None for part in parts]
-    if not all(isinstance(text, str) for text in texts):
-        raise Refused(400, "invalid_request_error", "a message's content is text; the policy is shown no images here")
-    return "".join(map(str, texts))
+def _screen(part: dict[str, Any], screens: Mapping[str, ScreenshotRef]) -> ScreenshotRef:
+    """The screen that ``part`` holds. Raises `Refused`."""
+    image = part.get("image_url")
+    url = image.get("url") if isinstance(image, dict) else None
+    head, _, data = url.partition(",") if isinstance(url, str) else ("", "", "")
+    if not (head.startswith("data:image/") and head.endswith(";base64")):
+        raise Refused(400, "invalid_request_error", "an image is data:image/...;base64,...: nothing is fetched")
+    try:
+        name = content_hash(base64.b64decode(data, validate=True))
+    except (binascii.Error, ValueError):
+        raise Refused(400, "invalid_request_error", "an image's data is no base64") from None
+    if name not in screens:
+        reason = "the policy is shown the screens of its desktop alone: send the bytes of screenshot as they are"
+        raise Refused(400, "invalid_request_error", reason)
+    return screens[name]
 
 
 def _reply(call: Call, text: str) -> dict[str, Any]:

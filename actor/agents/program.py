@@ -185,8 +185,10 @@ class _Episode:
         self._limit_s, self._demonstrate, self._end = limit_s, demonstrate, end
 
     def act(self, sight: Sight, *, shown: str = "") -> Answer:
-        if shown and self._session is not None:
-            self._session.demonstrate(self._demonstrate, shown)
+        if self._session is not None:
+            self._session.see(sight.observation)
+            if shown:
+                self._session.demonstrate(self._demonstrate, shown)
         seen = observation_of(sight)
         if sight.screenshot is not None:
             seen["screenshot"] = base64.b64encode(sight.screenshot).decode()

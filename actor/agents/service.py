@@ -23,7 +23,7 @@ from computerrl.common.chat import ChatRequest, ChatTurn
 from computerrl.common.config import PromptConfig, RunConfig
 from computerrl.common.endpoint import LOOK_S, Endpoint
 from computerrl.common.errors import ConfigError, EndpointAway, EndpointRefused, PeerTimeout, Problem
-from computerrl.common.messages import Action, Assignment, Usage
+from computerrl.common.messages import Action, Assignment, Usage, total_usage
 
 MIN_NEW_TOKENS = 16
 """The smallest answer that all three interfaces can be asked for."""
@@ -127,7 +127,7 @@ class _ToolConversation:
             if not self._waiting:
                 reply = self._next(sight)
                 words.append(reply.text)
-                usage = _sum(usage, reply.usage)
+                usage = total_usage(usage, reply.usage)
                 problem = self._problem_of(reply)
                 if problem is not None:
                     return Answer(_joined(words), None, problem, usage)
@@ -287,11 +287,3 @@ def _written(action: Action) -> str:
 
 def _joined(words: Sequence[str]) -> str:
     return "\n".join(filter(None, words))
-
-
-def _sum(one: Usage | None, other: Usage | None) -> Usage | None:
-    if one is None or other is None:
-        return one or other
-    return Usage(
-        one.input_tokens + other.input_tokens, one.output_tokens + other.output_tokens, one.num_requests + other.num_requests
-    )

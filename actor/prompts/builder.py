@@ -221,8 +221,7 @@ class PromptBuilder:
         read."""
         if self._images is None or self._receiver != "engine":
             return ()
-        give = {"own": self._images.image, "blank": self._images.blank, "foreign": self._images.foreign}[shown]
-        return tuple(map(give, prompt.images))
+        return self._images.asked(prompt.images, shown)
 
     def sent_images(self, prompt: Prompt, *, shown: ShownImages = "own") -> tuple[SentImage, ...]:
         """As `request_images`, for an engine process; none for an engine of this process."""
@@ -278,7 +277,7 @@ class PromptBuilder:
         else:
             tokens = self._encode_plain(messages, texts)
         if self._images is not None:
-            self._check_images(tokens, refs)
+            self._images.require_written(tokens, refs)
         return Prompt(np.asarray(tokens, dtype=np.int32), refs, tuple(messages))
 
     def _encode_plain(self, messages: Sequence[ChatMessage], image_texts: Sequence[str]) -> list[int]:
@@ -295,13 +294,6 @@ class PromptBuilder:
             pending += message.text
         assert self._cue is not None
         return [*tokens, *self._tokenizer.encode_text(pending + self._cue, after="\n" if image_texts else "")]
-
-    def _check_images(self, tokens: Sequence[int], refs: Sequence[ScreenshotRef]) -> None:
-        assert self._images is not None
-        written, needed = list(tokens).count(self._images.token), sum(map(self._images.num_pieces, refs))
-        if written != needed:
-            reason = f"the tokenizer writes {written} image tokens for images that take {needed}"
-            raise ConfigError([Problem("model.name", reason, "use the model's own tokenizer")])
 
     def _nothing_on_screen(self, app: str) -> Observation:
         width, height = self._screen_size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -85,6 +86,13 @@ class ImageTokens:
         """Number of image tokens among them."""
         return self._screens.layout(ref).num_pieces
 
+    def require_written(self, tokens: Sequence[int], refs: Sequence[ScreenshotRef]) -> None:
+        """Raises `ConfigError` when ``tokens`` hold another number of image tokens than ``refs`` take."""
+        written, needed = list(tokens).count(self.token), sum(map(self.num_pieces, refs))
+        if written != needed:
+            reason = f"the tokenizer writes {written} image tokens for images that take {needed}"
+            raise ConfigError([Problem("model.name", reason, "use the model's own tokenizer")])
+
     def blank(self, ref: ScreenshotRef) -> RequestImage:
         """A black image of the size of ``ref``."""
         size = (ref.width, ref.height)
@@ -98,6 +106,12 @@ class ImageTokens:
             others = [one for name, one in self._kept.items() if name != ref.content_hash]
         fitting = [one for one in others if one.processed.layout == own.processed.layout]
         return fitting[-1] if fitting else self.blank(ref)
+
+    def asked(self, refs: Sequence[ScreenshotRef], shown: ShownImages = "own") -> tuple[RequestImage, ...]:
+        """``refs`` for an engine of this process, or what is ``shown`` in place of them. Raises `PictureError` when one cannot be
+        read."""
+        give = {"own": self.image, "blank": self.blank, "foreign": self.foreign}[shown]
+        return tuple(map(give, refs))
 
     def encoded(self, ref: ScreenshotRef, shown: ShownImages = "own") -> bytes:
         """The stored bytes of ``ref``, or an encoded image to show in place of it: as in `blank`, or in `foreign` of the same

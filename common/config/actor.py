@@ -291,6 +291,11 @@ class ActorConfig(Section):
         return self.agent.kind if self.agent is not None and self.engine == "agent" else None
 
     @property
+    def shows_policy_images(self) -> bool:
+        """Whether prompts, or an agent that is trained, show screenshots to the run's policy or to a server's model."""
+        return self.prompt.shows_images and self.engine != "agent"
+
+    @property
     def calls_per_action(self) -> int:
         """Maximum number of the policy's completions for one action: above 1 for an agent that is trained."""
         return 1 if self.agent is None or self.served_at is not None else self.agent.max_calls

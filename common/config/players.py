@@ -107,9 +107,6 @@ def _trained_agent_problems(
     if recipe.imported:
         reason = "episodes in a prompt format of ours, and an agent has prompts of its own"
         problems.append(Problem("learner.recipe.imported", reason, "leave it out"))
-    if actor.prompt.shows_images:
-        step = "use a format without images: the agent's requests hold text"
-        problems.append(Problem("actor.prompt.format", f"{actor.prompt.format} is for prompts of ours", step))
     return problems
 
 

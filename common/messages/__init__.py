@@ -90,6 +90,7 @@ from computerrl.common.messages.trajectories import (
     TrajectoryReceipt,
     Usage,
     VersionAnnouncement,
+    total_usage,
 )
 from computerrl.common.messages.weights import (
     BaseModelInvitation,

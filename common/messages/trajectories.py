@@ -92,6 +92,13 @@ class Usage(Wire, frozen=True):
     """Answers of the server."""
 
 
+def total_usage(*parts: Usage | None) -> Usage | None:
+    """The sum of ``parts``; None: no server was asked."""
+    known = [part for part in parts if part is not None]
+    names = Usage.__struct_fields__
+    return Usage(*(sum(getattr(part, name) for part in known) for name in names)) if known else None
+
+
 class Step(Wire, frozen=True):
     """One training sample: a prompt and the action that the policy sampled."""
 

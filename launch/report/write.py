@@ -38,6 +38,7 @@ from computerrl.launch.report.report_data import (
     tiles,
 )
 from computerrl.launch.report.run_charts import family_charts, main_charts, more_charts, phase_bands
+from computerrl.launch.report.usage import teaching, usage_line
 from computerrl.launch.report.waste_view import length_chart, waste_rows
 from computerrl.launch.watch.run_state import Record, RunState
 
@@ -94,6 +95,7 @@ def _report(folder: Path, state: RunState, episodes: Sequence[Record], active: A
         "outcome": outcome.outcome or "killed",
         "reason": outcome.reason,
         **numbers,
+        "teacher": teaching(config, episodes),
         "restarts": _restarts(attempts),
         "num_attempts": len(attempts),
         "machine": inspect_machine().as_dict(),
@@ -147,6 +149,7 @@ def render_page(report: dict[str, Any], *, state: RunState, active: ActiveTime, 
             chances=report["chances"] if any(report.get(name) for name in CONTROLS) else {},
             controls=shown_controls(report),
             families=_families(report, state),
+            teacher_usage=usage_line(report["teacher"]) if report["teacher"] else "",
             charts=main_charts(state, active, bands),
             family_charts=family_charts(state, active, bands, _families(report, state)),
             more_charts=more_charts(state, active, bands),

@@ -238,6 +238,7 @@ def write_evaluation(folder: Path) -> dict[str, Any]:
     from computerrl.common.run_files.run_folder import RunFolder, write_atomically
     from computerrl.launch.report.charts import intervals
     from computerrl.launch.report.evaluation_figures import evaluation_figures, ks
+    from computerrl.launch.report.usage import count_usage
     from computerrl.launch.report.write import latest_of_each, page_environment
 
     config = read_resolved(folder)
@@ -268,9 +269,11 @@ def write_evaluation(folder: Path) -> dict[str, Any]:
 
 def player_of(folder: Path, config: Mapping[str, Any]) -> dict[str, str | None]:
     """Model, endpoint and agent that played in run ``folder`` with ``config``; None: there was no server, no agent."""
+    from computerrl.launch.report.usage import player_name
+
     actor = config["actor"]
     endpoint, agent = (actor.get("endpoint") or {}).get("url"), (actor.get("agent") or {}).get("kind")
-    model = _agent_name(actor) if agent else evaluated_model(folder) or config["model"]["name"]
+    model = player_name(actor, agent=actor["agent"]) if agent else evaluated_model(folder) or config["model"]["name"]
     return {"model": model, "endpoint": endpoint, "agent": agent}
 
 
@@ -281,23 +284,6 @@ def evaluated_model(folder: Path) -> str:
     except FileNotFoundError:
         return ""
     return f"{origin['run']}/{origin['checkpoint']}"
-
-
-def _agent_name(actor: Mapping[str, Any]) -> str:
-    """Name of the model of a service, or the agent's class."""
-    return str((actor.get("endpoint") or {}).get("model") or actor["agent"]["kind"])
-
-
-def count_usage(episodes: Sequence[Mapping[str, Any]], agent: Mapping[str, Any]) -> dict[str, Any]:
-    """Tokens and requests that servers have counted for the steps of ``episodes``, and what they cost by the prices of ``agent``
-    (None: it names none), and the number of episodes that ended because the agent failed."""
-    steps = [step.get("usage") or {} for episode in episodes for step in episode["steps"]]
-    names = ("input_tokens", "output_tokens", "num_requests")
-    total: dict[str, Any] = {name: sum(int(step.get(name, 0)) for step in steps) for name in names}
-    prices = agent["input_price"], agent["output_price"]
-    cost = (total["input_tokens"] * prices[0] + total["output_tokens"] * prices[1]) / 1e6
-    failed = sum(episode["end_reason"] == "agent_failed" for episode in episodes)
-    return {**total, "cost": cost if any(prices) else None, "num_agent_failed": failed}
 
 
 def count_results(episodes: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], tuple[int, int]]:
@@ -323,16 +309,13 @@ def table_of(figures: Mapping[str, Any]) -> str:
 
 
 def _usage_lines(usage: Mapping[str, Any] | None) -> list[str]:
+    from computerrl.launch.report.usage import usage_line
+
     if usage is None:
         return []
-    lines = []
-    if usage["num_requests"]:
-        cost = "" if usage["cost"] is None else f", cost {usage['cost']:.4g}"
-        counted = f"{usage['num_requests']:,} requests, {usage['input_tokens']:,} tokens in, {usage['output_tokens']:,} out"
-        lines.append(f"{counted}{cost}")
-    if usage["num_agent_failed"]:
-        lines.append(f"{usage['num_agent_failed']} episodes ended because the agent failed: see the actor's log")
-    return lines
+    failed = usage["num_agent_failed"]
+    told = f"{failed} episodes ended because the agent failed: see the actor's log" if failed else ""
+    return [line for line in (usage_line(usage), told) if line]
 
 
 def _cell(figure: Mapping[str, Any]) -> str:

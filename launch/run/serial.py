@@ -172,7 +172,7 @@ class SerialRun:
         tokenizer = None if self._config.actor.engine == "agent" else FolderTokenizer(model)
         engine = make_engine(self._config, model, decode=None if tokenizer is None else tokenizer.decode)
         stack.callback(engine.close)
-        agent = make_agent(self._config, tokenizer)
+        agent = make_agent(self._config, tokenizer, model=model, read=images.read)
         if agent is not None:
             stack.callback(agent.close)
             player: PromptBuilder | Agent = agent
@@ -182,7 +182,6 @@ class SerialRun:
         teacher = make_teacher(self._config)
         if teacher is not None:
             stack.callback(teacher.close)
-        shows_images = agent is None and self._config.actor.prompt.shows_images
         worker = ActorWorker(
             self._config.actor,
             broker=client,
@@ -191,7 +190,7 @@ class SerialRun:
             actor=f"actor-0:{hello.incarnation}",
             incarnation=hello.incarnation,
             stop=self._stop,
-            images=images if shows_images else None,
+            images=images if self._config.actor.shows_policy_images else None,
             teacher=teacher,
         )
         worker.use_engine(engine)

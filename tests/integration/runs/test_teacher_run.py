@@ -11,9 +11,10 @@ import pytest
 from computerrl.common.config import load_config
 from computerrl.common.metrics import read_json_lines
 from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.launch.report.write import report_of, write_report
 from computerrl.launch.run.preflight import check_teacher, inspect_machine
 from computerrl.launch.run.serial import run_serial
-from tests.support.data.chat_server import chat_server, texts_of
+from tests.support.data.chat_server import Answer, chat_server, said, texts_of
 
 pytestmark = [pytest.mark.release, pytest.mark.timeout(900)]
 
@@ -34,15 +35,19 @@ def answer(body: dict[str, Any]) -> str:
     return f'calc.set_cell("{cell[1] or cell[4]}", "{cell[2] or cell[3]}")'
 
 
+def counted(body: dict[str, Any]) -> Answer:
+    return 200, {**said(answer(body)), "usage": {"prompt_tokens": 100, "completion_tokens": 7}}
+
+
 def test_policy_is_cloned_from_what_a_model_behind_a_server_did(tmp_path: Path) -> None:
-    with chat_server(answer) as server:
+    with chat_server(counted) as server:
         overrides = [
             "tasks={families: [calc-set-cell], max_steps: 6}",
             f"run_dir={tmp_path / 'runs'}",
             "desktop={driver: apptainer, image: core, num_desktops: 1, apps: [calc]}",
             "actor.max_new_tokens=40",
             "learner.recipe={demos_per_family: 3, bc_epochs: 1, max_updates: 0, eval_episodes_per_family: 0}",
-            "learner.recipe.teacher.agent={kind: openai, answers: text}",
+            "learner.recipe.teacher.agent={kind: openai, answers: text, input_price: 3, output_price: 15}",
             f"learner.recipe.teacher.endpoint={{url: '{server.url}', model: theirs}}",
         ]
         config = load_config(ROOT / "configs" / "serial.yaml", overrides=overrides)
@@ -55,4 +60,10 @@ def test_policy_is_cloned_from_what_a_model_behind_a_server_did(tmp_path: Path) 
         texts = [step["action_text"] for step in episode["steps"]]
         assert len(texts) == 2 and texts[0].startswith("calc.set_cell(") and texts[1] == "done()", "what it said first is no step"
     assert state.sft_steps, "they were cloned"
+    usage = [step["usage"] for episode in shown for step in episode["steps"]]
+    assert [one["num_requests"] for one in usage] == [2, 1] * 3, "what it said first is counted with the step after it"
+    taught = report_of(config.folder)["teacher"]
+    assert (taught["name"], taught["num_demonstrations"], taught["num_successes"], taught["num_requests"]) == ("theirs", 3, 3, 9)
+    assert taught["cost"] == pytest.approx(9 * (100 * 3 + 7 * 15) / 1e6)
+    assert "theirs played 3 demonstrations; 3 succeeded" in write_report(config.folder).read_text()
     assert {body["model"] for body in server.asked} == {"theirs"} and len(server.asked) >= 10
