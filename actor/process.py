@@ -22,6 +22,7 @@ from computerrl.common import log
 from computerrl.common.config import RunConfig
 from computerrl.common.exporter import exporting
 from computerrl.common.lifecycle import HeartbeatThread, StopToken, gc_paused, new_incarnation
+from computerrl.common.models.engine_choice import engine_here
 from computerrl.common.models.folder import check_model_folder, model_folder
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.common.wire.transport import Client, Keys
@@ -138,7 +139,7 @@ class ActorProcess:
     def _start_engine(self, broker: BrokerClient, tokenizer: FolderTokenizer | None) -> None:
         """Its own thread: vLLM takes half a minute, and there are demonstrations to play."""
         try:
-            self._note = f"starting {self._config.actor.engine}"
+            self._note = f"starting {engine_here(self._config).engine}"
             from computerrl.actor.serving.host import EngineHost
 
             self._host = EngineHost(

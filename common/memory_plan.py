@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from computerrl.common.config import RunConfig
+from computerrl.common.models.engine_choice import engine_here
 from computerrl.common.models.folder import BUILT_IN_MODELS, model_folder
 from computerrl.common.models.teacher import teacher_name
 from computerrl.common.vision.memory import Kept, tower_shape
@@ -91,7 +92,7 @@ def card_room_mb(config: RunConfig, *, total_mb: float, free_mb: float, num_card
         return free_mb
     num_engines = config.actor.num_actors if config.actor.inference == "local" else config.actor.num_engines
     each_mb: float = engine_mb(config, on_card=True)
-    if config.actor.engine == "vllm":
+    if engine_here(config).engine == "vllm":
         # vLLM takes the memory for images beside its share.
         each_mb = config.actor.gpu_memory * total_mb + (engine_images(config).on_device >> 20)
     return min(free_mb, total_mb - math.ceil(num_engines / num_cards) * each_mb)
@@ -224,12 +225,13 @@ def engine_mb(config: RunConfig, *, on_card: bool = False) -> int:
     """Of a process that samples: serving weights, which the transformers engine packs anew on a CPU, older ones beside them where
     it keeps some, a staging copy of what is broadcast, and images. ``on_card``: images count with their part on a GPU alone."""
     num_parameters, trained, _ = _sizes(config)
-    packed = config.actor.engine == "transformers" and config.learner.device != "cuda"
+    engine = engine_here(config).engine
+    packed = engine == "transformers" and config.learner.device != "cuda"
     num_models = 1 if config.actor.older_policy_every is None else 2
     served = num_parameters * (2 if packed else 1) * num_models
     num_bytes = (served + trained) * _compute_bytes(config) + num_models * _head_bytes(config)
-    memory_mb = PROCESS_MB[f"actor/{config.actor.engine}"] + int(num_bytes / 2**20)
-    if config.actor.engine == "vllm" and config.actor.older_policy_every is not None:
+    memory_mb = PROCESS_MB[f"actor/{engine}"] + int(num_bytes / 2**20)
+    if engine == "vllm" and config.actor.older_policy_every is not None:
         memory_mb += VLLM_CACHE_MB
     images = engine_images(config)
     return memory_mb + ((images.on_device if on_card else images.total) >> 20)

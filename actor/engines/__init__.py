@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from computerrl.common import log
 from computerrl.common.config import RunConfig
 from computerrl.common.endpoint import Endpoint
 from computerrl.common.errors import ConfigError
 from computerrl.common.host import choose_device, has_visible_gpu
+from computerrl.common.models.engine_choice import engine_here
 from computerrl.common.models.folder import context_problems
 
 if TYPE_CHECKING:
@@ -52,7 +54,10 @@ def _make_one(config: RunConfig, folder: Path, *, decode: Callable[[Sequence[int
         server = Endpoint(config.actor.endpoint)
         return EndpointEngine(server, model=server.find_model(), decode=decode, num_live=num_live, seed=seed)
     max_tokens = config.actor.prompt.max_prompt_tokens + config.actor.max_new_tokens
-    if config.actor.engine == "vllm":
+    choice = engine_here(config)
+    if config.actor.engine == "auto":
+        log.get_logger().info("engine.chosen", engine=choice.engine, reason=choice.reason)
+    if choice.engine == "vllm":
         from computerrl.actor.engines.vllm_engine import make_vllm_engine
 
         return make_vllm_engine(

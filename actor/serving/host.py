@@ -14,6 +14,7 @@ from computerrl.common import log
 from computerrl.common.config import RunConfig
 from computerrl.common.errors import ComputerRLError, PeerTimeout
 from computerrl.common.lifecycle import StopToken
+from computerrl.common.models.engine_choice import engine_here
 from computerrl.common.models.folder import model_folder
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.common.weight_plan import base_digest
@@ -51,7 +52,7 @@ class EngineHost:
             stop=stop,
         )
         self.receiver.start()
-        log.get_logger().info("engine.ready", engine=config.actor.engine, start_s=time.perf_counter() - started)
+        log.get_logger().info("engine.ready", engine=engine_here(config).engine, start_s=time.perf_counter() - started)
 
     @property
     def failure(self) -> ComputerRLError | None:

@@ -17,6 +17,7 @@ from computerrl.common import log
 from computerrl.common.config import RunConfig
 from computerrl.common.exporter import exporting
 from computerrl.common.lifecycle import HeartbeatThread, StopToken, new_incarnation
+from computerrl.common.models.engine_choice import engine_here
 from computerrl.common.models.folder import check_model_folder, model_folder
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.common.wire.addresses import own_address, tcp_address
@@ -64,7 +65,7 @@ class EngineProcess:
                 incarnation=self._incarnation,
                 endpoints={ENGINE_ENDPOINT: socket.address},
                 metrics=metrics,
-                note=lambda: f"starting {self._config.actor.engine}" if self._host is None else "serving",
+                note=lambda: f"starting {engine_here(self._config).engine}" if self._host is None else "serving",
                 stop=self._stop,
             )
             stack.callback(heartbeat.close)

@@ -221,9 +221,10 @@ class ActorConfig(Section):
     """Number of actor processes."""
     num_episodes: int = Field(4, ge=1, le=MAX_PROCESSES)
     """Number of episodes that each actor plays at a time; normally the number of desktops that it can lease."""
-    engine: Literal["vllm", "transformers", "endpoint", "agent"] = "transformers"
-    """Policy engine that samples completions. `transformers`: the faster engine on CPUs and for models of a few hundred million
-    parameters (`computerrl bench engines`). `vllm`: for GPUs and larger models. `endpoint`: a server samples, and the run can
+    engine: Literal["auto", "vllm", "transformers", "endpoint", "agent"] = "auto"
+    """Policy engine that samples completions. `auto`: `vllm` in a process that has a GPU and vLLM's build for it, else
+    `transformers`, which is the faster one on CPUs (`computerrl bench engines`); also in serial mode and with `model.head_dtype:
+    float32`. `endpoint`: a server samples, and the run can
     only evaluate. `model.name` is then a folder with the model's config.json and tokenizer, and for prompts with images with
     its image processor. `agent`: the agent of `agent` plays with a model of its own, and the run can only evaluate; `model` is
     not used."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from computerrl.common.config import RunConfig
 from computerrl.common.errors import PictureError
+from computerrl.common.models.engine_choice import engine_here
 from computerrl.common.models.folder import model_folder, read_json
 from computerrl.common.sampling_limits import (
     MAX_FEATURE_BYTES,
@@ -155,7 +156,7 @@ def engine_images(config: RunConfig) -> SamplingMemory:
         preparing=int(num_preparing * _PREPARING_FACTOR * screen.prepared_bytes),
         encoded=_episodes_bytes(config, screen) if actor.inference == "local" else MAX_SERVED_BYTES,
     )
-    if actor.engine == "vllm":
+    if engine_here(config).engine == "vllm":
         num_kept = max(actor.max_num_batched_tokens or 0, _VLLM_ENCODER_TOKENS)
         return replace(
             of_process,

@@ -127,6 +127,7 @@ def _model_of(config: RunConfig, *, resume: bool) -> str:
 def _dry_run(config: RunConfig, *, path: Path, resume: bool) -> None:
     """Print the processes of ``config`` and their memory. Raises the errors that `train` would raise."""
     click.echo(f"# processes of {path}")
+    from computerrl.common.models.engine_choice import engine_here
     from computerrl.launch.plan.machine import inspect_machine
     from computerrl.launch.plan.resources import describe_choice, describe_images, plan_memory
     from computerrl.launch.plan.run_names import find_resumable
@@ -147,6 +148,8 @@ def _dry_run(config: RunConfig, *, path: Path, resume: bool) -> None:
     for what, count, each_mb in memory.parts:
         click.echo(f"{what:22} {count} x {each_mb} MiB")
     click.echo(describe_choice(config, memory.choice))
+    if config.actor.engine == "auto":
+        click.echo(f"engine auto: {engine_here(config).text}")
     if images := describe_images(config, memory.choice):
         click.echo(images)
     click.echo("# checks")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from computerrl.common.config import RunConfig
 from computerrl.common.host import fast_dtype, may_use_gpu
+from computerrl.common.models.engine_choice import engine_here
 
 MEASURE_S = 1.2
 """Of each core, all at once; importing numpy before takes about as long again."""
@@ -67,7 +68,7 @@ def expected_updates(config: RunConfig, gflops: float) -> int | None:
     """RL updates that fit into `recipe.max_run_s` at ``gflops``; None where the reference says nothing about the run."""
     max_run_s = config.learner.recipe.max_run_s
     on_cpu = config.learner.device == "cpu" or (config.learner.device == "auto" and not may_use_gpu())
-    if max_run_s is None or config.model.name != _MODEL or config.actor.engine != "transformers" or not on_cpu:
+    if max_run_s is None or config.model.name != _MODEL or engine_here(config).engine != "transformers" or not on_cpu:
         return None
     slowness = REFERENCE.gflops / gflops
     left_s = max_run_s - slowness * (REFERENCE.cloned_s + REFERENCE.evaluation_s)

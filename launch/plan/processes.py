@@ -14,6 +14,7 @@ from pathlib import Path
 from computerrl.common.config import RunConfig
 from computerrl.common.errors import Problem
 from computerrl.common.messages import Role
+from computerrl.common.models.engine_choice import planned_for
 from computerrl.launch.plan.resources import Resources, role_resources
 
 COMMANDS: dict[Role, str] = {
@@ -110,6 +111,8 @@ def make_plan(
     may use; None: what is asked for it. ``gpus``: what may be used on the one machine, as CUDA_VISIBLE_DEVICES names them; on a
     cluster the launcher of a process assigns its GPUs.
     """
+    if layout is not ONE_MACHINE:
+        config = planned_for(config, has_gpu=layout.has_gpus(layout.worker(0)))
     needs = role_resources(config, learner_has_gpus=layout.learner_has_gpus)
     counts = _counts(config, layout)
     specs = []

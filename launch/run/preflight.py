@@ -23,6 +23,7 @@ from computerrl.common.config import RunConfig, load_config, of_teacher, played_
 from computerrl.common.endpoint import Endpoint
 from computerrl.common.errors import ComputerRLError, ConfigError, Problem, SetupError
 from computerrl.common.host import cpu_build_problem, has_visible_gpu, torch_cuda
+from computerrl.common.models.engine_choice import engine_here
 from computerrl.common.models.folder import (
     BUILT_IN_MODELS,
     context_problems,
@@ -99,14 +100,14 @@ def unpaid_families(config: RunConfig) -> str | None:
 
 def check_packages(config: RunConfig, _machine: Machine) -> list[Finding]:
     """The libraries the chosen engine and the learner need."""
-    needed = ["torch", "transformers", *(["vllm"] if config.actor.engine == "vllm" else [])]
+    needed = ["torch", "transformers", *(["vllm"] if engine_here(config).engine == "vllm" else [])]
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     findings = []
     if missing:
         problem = Problem("Python packages", f"not installed: {', '.join(missing)}", "run `make setup`")
         findings.append(Finding(SetupError, problem))
     folder = model_folder(config.model.name)
-    if config.actor.engine == "vllm" and has_vision_tower(folder):
+    if engine_here(config).engine == "vllm" and has_vision_tower(folder):
         from computerrl.actor.engines.vllm_parts.known import torchvision_problem
 
         lacking = torchvision_problem(folder)
