@@ -165,7 +165,7 @@ class ActorProcess:
         while not self._stop.wait(WATCH_S):
             if self._host is not None and self._host.failure is not None:
                 self._failure = self._host.failure
-                self._stop.stop(f"weights: {self._failure}")
+                self._stop.stop(f"engine: {self._failure}")
 
     def _close_playing(self, worker: ActorWorker) -> None:
         self._stop.stop("the actor ends")

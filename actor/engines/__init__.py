@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from computerrl.common import log
 from computerrl.common.config import RunConfig
 from computerrl.common.endpoint import Endpoint
-from computerrl.common.errors import ConfigError
+from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.host import choose_device, has_visible_gpu
 from computerrl.common.models.engine_choice import engine_here
 from computerrl.common.models.folder import context_problems
@@ -69,10 +69,14 @@ def _make_one(config: RunConfig, folder: Path, *, decode: Callable[[Sequence[int
             seed=seed,
             num_threads=config.actor.num_threads,
             gpu_memory=config.actor.gpu_memory,
+            tensor_parallel_size=config.actor.tensor_parallel_size,
             max_num_batched_tokens=config.actor.max_num_batched_tokens,
             enforce_eager=config.actor.enforce_eager,
             resumes=config.actor.on_new_weights == "resume",
         )
+    if config.actor.tensor_parallel_size > 1:
+        reason = f"{config.actor.tensor_parallel_size}, but the engine is {choice.text}"
+        raise ConfigError([Problem("actor.tensor_parallel_size", reason, "set it to 1")])
     import torch
 
     from computerrl.actor.engines.transformers_engine import make_transformers_engine

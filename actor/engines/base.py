@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import numpy as np
 
 from computerrl.common.chat import ChatTurn
+from computerrl.common.errors import ComputerRLError
 from computerrl.common.messages import ScreenshotRef
 from computerrl.common.vision.processor import Processed
 
@@ -139,6 +140,10 @@ class WeightHolder(Protocol):
 
 class PolicyEngine(Sampler, WeightHolder, Protocol):
     """A sampler that holds weights and loads new ones."""
+
+    @property
+    def failure(self) -> ComputerRLError | None:
+        """Set when the engine can sample no more, such as after its processes have died: its process should end with it."""
 
     def metrics(self) -> dict[str, float]:
         """Figures for heartbeats; empty for an engine that counts nothing."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from computerrl.actor.engines.base import NO_VERSION, Completion, GenerationRequest, PolicyEngine
+from computerrl.common.errors import ComputerRLError
 
 if TYPE_CHECKING:
     import torch
@@ -56,6 +57,10 @@ class CrossPolicyEngine:
     def probe(self) -> np.ndarray:
         """Of the present weights."""
         return self._present.probe()
+
+    @property
+    def failure(self) -> ComputerRLError | None:
+        return self._present.failure or self._older.failure
 
     def metrics(self) -> dict[str, float]:
         """Of the engine with the present weights."""

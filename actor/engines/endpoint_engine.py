@@ -19,7 +19,7 @@ from computerrl.actor.engines.base import NO_VERSION, Completion, GenerationRequ
 from computerrl.actor.engines.patience import Patience
 from computerrl.common.chat import ChatReply, ChatRequest
 from computerrl.common.endpoint import EndpointCompletion, completion
-from computerrl.common.errors import EngineFailed, WeightError
+from computerrl.common.errors import ComputerRLError, EngineFailed, WeightError
 
 if TYPE_CHECKING:
     import torch
@@ -56,6 +56,11 @@ class WithoutWeights:
             raise WeightError("a model that is not ours takes no weights: this actor.engine is for evaluations")
         self._version = version
         return 0.0
+
+    @property
+    def failure(self) -> ComputerRLError | None:
+        """None: a server may come back."""
+        return None
 
     def probe(self) -> np.ndarray:
         """Nothing: there are no weights to compare with."""

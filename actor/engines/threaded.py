@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from computerrl.actor.engines.base import NO_VERSION, Completion, GenerationRequest, RequestImage
+from computerrl.common import log
 from computerrl.common.errors import ComputerRLError, EngineFailed, WeightError
 from computerrl.common.vision.probe import PROBE_HASH, make_image_probe
 from computerrl.common.vision.processor import ImageProcessor
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 ADMISSION_S = 0.005
 """Minimum time for admitting requests between two steps, while more of them wait. A longer step allows as much as it took."""
+
+MAX_FAILED_STEPS = 3
+"""In a row, after which the engine is taken for one that does not come to itself."""
 
 
 class _Spoilt(WeightError):
@@ -144,6 +148,9 @@ class ThreadedEngine:
         self._commands: deque[_Command] = deque()
         self._running: dict[int, _Ticket] = {}
         self._next_key = 0
+        self._failure: ComputerRLError | None = None
+        self._num_failed_steps = 0
+        """In a row; only the engine's thread uses it."""
         self._step_s = 0.0
         """Duration of the last step; only the engine's thread uses it."""
         self._closed = False
@@ -196,6 +203,10 @@ class ThreadedEngine:
 
         return self._command(apply_or_stand_still)
 
+    @property
+    def failure(self) -> ComputerRLError | None:
+        return self._failure
+
     def probe(self) -> np.ndarray:
         return self._command(lambda: self._core.probe(*self._probed))
 
@@ -225,6 +236,9 @@ class ThreadedEngine:
                 self._admit()
                 if self._running:
                     self._step()
+        except Exception as error:  # noqa: BLE001  (thread boundary: a core that cannot even be emptied after a failure)
+            log.get_logger().exception("engine.failed")
+            self._failure = _as_ours(error)
         finally:
             self._fail_everything("the engine is closed")
             self._core.close()
@@ -293,11 +307,15 @@ class ThreadedEngine:
         try:
             finished = self._core.step()
         except Exception as error:  # noqa: BLE001  (every waiting episode gets the error, then the engine goes on with an empty batch)
-            self._core.abort()
+            self._num_failed_steps += 1
+            if self._num_failed_steps == MAX_FAILED_STEPS:
+                self._failure = _as_ours(error)
             self._fail_running(_as_ours(error))
+            self._core.abort()
             return
         finally:
             self._step_s = time.perf_counter() - started
+        self._num_failed_steps = 0
         for sampled in finished:
             self._deliver(sampled)
 
@@ -334,6 +352,9 @@ class ThreadedEngine:
 def _as_ours(error: Exception) -> ComputerRLError:
     if isinstance(error, ComputerRLError):
         return error
-    failed = EngineFailed(f"{type(error).__name__}: {error}")
+    # torch's own message says how much was asked for and how much is free.
+    is_full = type(error).__name__ == "OutOfMemoryError"
+    step = "\n    -> lower actor.num_episodes, actor.max_num_batched_tokens or actor.gpu_memory" if is_full else ""
+    failed = EngineFailed(f"{type(error).__name__}: {error}{step}")
     failed.__cause__ = error
     return failed

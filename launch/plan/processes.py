@@ -184,5 +184,10 @@ def _gpu_of_engine(index: int, config: RunConfig, gpus: Sequence[str]) -> dict[s
     """The learner's ranks take the first GPUs; engines take turns with the others, or with all when none is left."""
     if not gpus or config.learner.device == "cpu":
         return {}
-    free = gpus[config.learner.num_ranks :] or gpus
-    return {"CUDA_VISIBLE_DEVICES": free[index % len(free)]}
+    return gpus_in_turn(gpus[config.learner.num_ranks :] or gpus, index, num_own=config.actor.tensor_parallel_size)
+
+
+def gpus_in_turn(free: Sequence[str], turn: int, *, num_own: int) -> dict[str, str]:
+    """CUDA_VISIBLE_DEVICES of the engine that is the ``turn``-th to take ``num_own`` of the GPUs ``free``."""
+    own = dict.fromkeys(free[(turn * num_own + number) % len(free)] for number in range(num_own))
+    return {"CUDA_VISIBLE_DEVICES": ",".join(own)}

@@ -53,8 +53,8 @@ def role_resources(config: RunConfig, *, learner_has_gpus: bool = False) -> dict
     found: dict[Role, tuple[int, float, int]] = {
         "broker": (1, PROCESS_MB["broker"], 0),
         "env_server": (desktop_cores, PROCESS_MB["env_server"] + desktops_mb, 0),
-        "engine": (engine_cores, sampling_mb, 1),
-        "actor": (1, central_actor_mb(config), 0) if is_central else (engine_cores, sampling_mb, 1),
+        "engine": (engine_cores, sampling_mb, actor.tensor_parallel_size),
+        "actor": (1, central_actor_mb(config), 0) if is_central else (engine_cores, sampling_mb, actor.tensor_parallel_size),
         "learner": (
             num_ranks * (config.learner.num_threads or cluster.cores_per_rank),
             num_ranks * rank_mb,

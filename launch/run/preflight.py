@@ -349,6 +349,11 @@ def check_device(config: RunConfig, machine: Machine) -> list[Finding]:
         reason = f"{config.learner.num_ranks}, but this machine has {len(machine.gpus)} GPUs, and each rank needs its own"
         step = f"set learner.num_ranks to {len(machine.gpus)} or less"
         findings.append(Finding(ConfigError, Problem("learner.num_ranks", reason, step)))
+    num_free, num_own = len(machine.gpus) - config.learner.num_ranks, config.actor.tensor_parallel_size
+    num_free = num_free if num_free > 0 else len(machine.gpus)
+    if config.learner.device != "cpu" and 0 < num_free < num_own:
+        reason = f"{num_own}, but this machine has {num_free} GPUs for its engines"
+        findings.append(Finding(ConfigError, Problem("actor.tensor_parallel_size", reason, f"set it to {num_free} or less")))
     if config.learner.weight_backend == "nccl" and not machine.gpus:
         step = "use learner.weight_backend: auto (or gloo)"
         findings.append(

@@ -14,6 +14,7 @@ from computerrl.common.errors import ConfigError, Problem
 ENGINE_OPTIONS = (
     "block_size",
     "disable_log_stats",
+    "distributed_executor_backend",
     "dtype",
     "enable_prefix_caching",
     "enforce_eager",
@@ -25,6 +26,7 @@ ENGINE_OPTIONS = (
     "max_num_batched_tokens",
     "max_num_seqs",
     "skip_tokenizer_init",
+    "tensor_parallel_size",
     "use_tqdm_on_load",
 )
 IMAGE_OPTIONS = ("limit_mm_per_prompt", "mm_device_do_normalize", "mm_processor_cache_gb", "skip_mm_profiling")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +82,31 @@ def require_one_tie(folder: Path) -> None:
         reason = f"config.json in {str(folder)!r} has tie_word_embeddings {outer}, and {inner} in text_config"
         step = f"write {json.dumps(outer)}, by which transformers goes, in both places"
         raise ConfigError([Problem("model.name", reason, step)])
+
+
+_SHARED = Path("/dev/shm")
+
+
+@contextmanager
+def shared_tensors(tensors: Mapping[str, torch.Tensor]) -> Iterator[Path]:
+    """``tensors`` in a file in memory, for other processes of this user. Raises `WeightError` when there is no room for it."""
+    from safetensors.torch import save_file
+
+    with tempfile.TemporaryDirectory(prefix="computerrl-weights-", dir=_SHARED) as folder:
+        file = Path(folder) / "tensors.safetensors"
+        try:
+            save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, file)
+        except Exception as error:  # safetensors has an exception of its own for a full disk
+            size_mb = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()) >> 20
+            raise WeightError(f"{_SHARED} takes no {size_mb} MiB of weights for the engine's processes: {error}") from error
+        yield file
+
+
+def reload_from_file(worker: Any, file: str) -> None:
+    """`reload_in_worker` with the tensors of ``file``, inside a worker that is a process of its own."""
+    from safetensors.torch import load_file
+
+    reload_in_worker(worker, load_file(file))
 
 
 def reload_in_worker(worker: Any, tensors: Mapping[str, torch.Tensor]) -> None:

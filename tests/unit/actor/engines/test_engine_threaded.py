@@ -13,7 +13,7 @@ import torch
 
 from computerrl.actor.engines.base import GenerationRequest, RequestImage
 from computerrl.actor.engines.kv_cache import KVCache, common_prefix
-from computerrl.actor.engines.threaded import ADMISSION_S, Sampled, ThreadedEngine
+from computerrl.actor.engines.threaded import ADMISSION_S, MAX_FAILED_STEPS, Sampled, ThreadedEngine
 from computerrl.actor.engines.transformers_engine import sample
 from computerrl.common.errors import EngineFailed, WeightError
 
@@ -337,3 +337,70 @@ def test_cache_full_of_prompts_replaces_the_one_used_longest_ago() -> None:
     assert cache.best_stored(prompts[0])[1] == 10
     cache.store(prompts[3], live=0)
     assert [cache.best_stored(prompt)[1] for prompt in prompts] == [10, 0, 10, 10]
+
+
+class DyingCore(CountingCore):
+    """Every step fails; ``stuck``: nothing can be taken back either."""
+
+    def __init__(self, error: Exception, *, stuck: bool = False) -> None:
+        super().__init__()
+        self.error, self.stuck = error, stuck
+
+    def step(self) -> Sequence[Sampled]:
+        raise self.error
+
+    def abort(self) -> Sequence[Sampled]:
+        if self.stuck:
+            raise RuntimeError("cannot be emptied")
+        return super().abort()
+
+
+def asked_in_turn(engine: ThreadedEngine, times: int) -> list[EngineFailed]:
+    failures = []
+    for _ in range(times):
+        with pytest.raises(EngineFailed) as caught:
+            engine.submit(request()).result(10.0)
+        failures.append(caught.value)
+    return failures
+
+
+def test_engine_whose_every_step_fails_says_that_its_process_should_end() -> None:
+    core = DyingCore(RuntimeError("cancelled"))
+    engine = ThreadedEngine(core, decode=str, name="test-engine", dtype="float32")
+    try:
+        asked_in_turn(engine, MAX_FAILED_STEPS - 1)
+        assert engine.failure is None, "it may come to itself"
+        asked_in_turn(engine, 1)
+        assert "cancelled" in str(engine.failure)
+    finally:
+        engine.close()
+
+
+def test_steps_that_fail_now_and_then_end_nothing() -> None:
+    core = CountingCore()
+    engine = ThreadedEngine(core, decode=str, name="test-engine", dtype="float32")
+    try:
+        for _ in range(2 * MAX_FAILED_STEPS):
+            core.broken = RuntimeError("once")
+            asked_in_turn(engine, 1)
+            assert len(engine.submit(request()).result(10.0).tokens)
+        assert engine.failure is None
+    finally:
+        engine.close()
+
+
+def test_core_that_cannot_be_emptied_fails_what_waits_and_what_comes() -> None:
+    engine = ThreadedEngine(DyingCore(RuntimeError("cancelled"), stuck=True), decode=str, name="test-engine", dtype="float32")
+    asked_in_turn(engine, 3)
+    assert "cannot be emptied" in str(engine.failure)
+    engine.close()
+
+
+def test_full_memory_names_the_settings_to_lower() -> None:
+    full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1.00 GiB free.")
+    engine = ThreadedEngine(DyingCore(full), decode=str, name="test-engine", dtype="float32")
+    try:
+        (failure,) = asked_in_turn(engine, 1)
+        assert "2.00 GiB" in str(failure) and "actor.gpu_memory" in str(failure)
+    finally:
+        engine.close()

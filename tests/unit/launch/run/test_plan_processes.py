@@ -83,6 +83,22 @@ def test_plan_engines_take_the_gpus_that_the_learner_leaves(
     assert not any("CUDA_VISIBLE_DEVICES" in spec.env for spec in others)
 
 
+@pytest.mark.parametrize(
+    ("gpus", "expected"),
+    [
+        ("0 1 2 3 4", ["1,2", "3,4", "1,2"]),
+        ("0 1 2", ["1,2", "1,2", "1,2"]),
+        ("a b c d", ["b,c", "d,b", "c,d"]),
+        ("0 1", ["1", "1", "1"]),
+    ],
+)
+def test_plan_engines_in_parts_take_neighbouring_gpus(gpus: str, expected: list[str]) -> None:
+    config = RunConfig.model_validate({"actor": {"num_actors": 3, "engine": "vllm", "tensor_parallel_size": 2}})
+    specs = plan(config, tuple(gpus.split()))
+    assert [specs[f"actor-{i}"].env["CUDA_VISIBLE_DEVICES"] for i in range(3)] == expected
+    assert {specs[f"actor-{i}"].resources.num_gpus for i in range(3)} <= {0, 2}
+
+
 @pytest.mark.parametrize(("given", "expected"), [(None, ("0", "1")), ("3", ("3",)), ("1, 0", ("1", "0")), ("", ()), ("-1", ())])
 def test_gpus_that_may_be_used(monkeypatch: pytest.MonkeyPatch, given: str | None, expected: tuple[str, ...]) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

@@ -11,7 +11,7 @@ from computerrl.common.config import load_config
 from computerrl.common.models.engine_choice import choose_engine, planned_for
 from computerrl.launch.plan.processes import Layout, make_plan
 
-CONFIGS = Path(__file__).resolve().parents[3] / "configs"
+CONFIGS = Path(__file__).resolve().parents[4] / "configs"
 
 
 @pytest.mark.parametrize(
