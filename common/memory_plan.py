@@ -16,7 +16,7 @@ from computerrl.common.config import RunConfig
 from computerrl.common.models.engine_choice import engine_here
 from computerrl.common.models.folder import BUILT_IN_MODELS, model_folder
 from computerrl.common.models.teacher import teacher_name
-from computerrl.common.vision.memory import Kept, tower_shape
+from computerrl.common.vision.memory import Kept, text_shape, tower_shape
 from computerrl.common.vision.screen_memory import Screen, actor_images, engine_images, screen_of
 
 PROCESS_MB = {
@@ -157,10 +157,15 @@ def _tower_parameters(config: RunConfig) -> int:
 
 
 def learner_mb(config: RunConfig, recomputation: Recomputation, *, on_card: bool = False) -> int:
-    """Of one rank that computes ``recomputation`` again, unless another one is configured: compute weights, which each rank loads
-    whole, and a teacher's; for what is trained, which ranks divide, two Adam moments and a gradient in fp32, a master where the
-    weights are none themselves; what a pack's forward pass keeps; `checkpoint_mb`. ``on_card``: of a GPU, which has no part in
-    checkpoints."""
+    """Of one rank: its process, `learner_parts` and `checkpoint_mb`. ``on_card``: of a GPU, which has no part in checkpoints."""
+    num_bytes = sum(learner_parts(config, recomputation, on_card=on_card).values())
+    return PROCESS_MB["learner"] + int(num_bytes / 2**20) + (0 if on_card else checkpoint_mb(config))
+
+
+def learner_parts(config: RunConfig, recomputation: Recomputation, *, on_card: bool = False) -> dict[str, float]:
+    """Bytes of one rank that computes ``recomputation`` again, unless another one is configured: compute weights, which each rank
+    loads whole, and a teacher's; for what is trained, which ranks divide, two Adam moments and a gradient in fp32, a master where
+    the weights are none themselves; what a pack's forward pass keeps, images included."""
     num_parameters, trained, num_layers = _sizes(config)
     compute_bytes, wanted = _compute_bytes(config), config.learner.activation_checkpointing
     # Adapters are a hundredth of the weights.
@@ -173,9 +178,12 @@ def learner_mb(config: RunConfig, recomputation: Recomputation, *, on_card: bool
         # A frozen tower has ended its work when the language model begins.
         pass_bytes, features = images.pass_mb * 2**20, images.features_mb * 2**20
         kept = (max(kept, pass_bytes) if config.model.vision == "frozen" else kept + pass_bytes) + features
-    num_bytes = num_parameters * compute_bytes + _head_bytes(config) + trained * trained_bytes / config.learner.num_ranks + kept
-    num_bytes += _teacher_bytes(config)
-    return PROCESS_MB["learner"] + int(num_bytes / 2**20) + (0 if on_card else checkpoint_mb(config))
+    return {
+        "weights": num_parameters * compute_bytes + _head_bytes(config),
+        "masters, moments and gradient": trained * trained_bytes / config.learner.num_ranks,
+        "activations": kept,
+        "teacher": _teacher_bytes(config),
+    }
 
 
 def checkpoint_mb(config: RunConfig) -> int:
@@ -235,6 +243,29 @@ def engine_mb(config: RunConfig, *, on_card: bool = False) -> int:
         memory_mb += VLLM_CACHE_MB
     images = engine_images(config)
     return memory_mb + ((images.on_device if on_card else images.total) >> 20)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCard:
+    """What a vLLM engine takes of each of its GPUs."""
+
+    weights_bytes: float
+    images_bytes: float
+    """Beside its share."""
+    cache_bytes: float
+    """Keys and values: what is left of its share. Below 0: the weights alone do not fit."""
+    num_cached_tokens: int
+
+
+def engine_card(config: RunConfig, *, card_bytes: float) -> EngineCard:
+    """Of an engine whose GPUs have ``card_bytes`` each."""
+    num_parts, element_bytes = config.actor.tensor_parallel_size, _compute_bytes(config)
+    weights = (_sizes(config)[0] * element_bytes) / num_parts
+    left = config.actor.gpu_memory * card_bytes - weights - PROCESS_MB["learner"] * 2**20
+    shape = text_shape(_config_tree(model_folder(config.model.name)))
+    token_bytes = 0.0 if shape is None else shape.kv_bytes(1, element_bytes=element_bytes) / min(num_parts, shape.num_kv_heads)
+    num_tokens = int(max(0.0, left) / token_bytes) if token_bytes else 0
+    return EngineCard(weights, engine_images(config).on_device, left, num_tokens)
 
 
 def central_actor_mb(config: RunConfig) -> int:

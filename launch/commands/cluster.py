@@ -20,14 +20,26 @@ SITE = click.option("--site", type=Site(), metavar="SITE", help="A name in confi
 @click.command(short_help="Print the processes and the job of CONFIG on a cluster.")
 @with_config()
 @SITE
+@click.option("--gpu-gb", type=click.FloatRange(min=1), metavar="GB", help="Memory of a GPU: print what each GPU would hold.")
+@click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="With --gpu-gb: GPUs of a node; else the site's, or 1.")
 @PRINT_CONFIG
-def plan(config: Path, overrides: tuple[str, ...], *, site: str | None, print_config: bool) -> None:
+def plan(
+    config: Path,
+    overrides: tuple[str, ...],
+    *,
+    site: str | None,
+    gpu_gb: float | None,
+    gpus: int | None,
+    print_config: bool,
+) -> None:
     """Print the node and the resources of each process of CONFIG on a cluster, and the job that `submit` would queue.
 
-    This starts nothing and connects to nothing. Without --site, any node is assumed to fit.
+    This starts nothing and connects to nothing. Without --site, any node is assumed to fit. With --gpu-gb it also prints what a
+    learner's rank and a vLLM engine would hold of a GPU, and what to change where that does not fit.
 
     \b
     computerrl plan quickstart cluster.num_worker_nodes=2
+    computerrl plan gpu/eight-80gb --gpus 8 --gpu-gb 80
     computerrl plan quickstart --site configs/sites/gpu-and-cpu.yaml
     """
     from computerrl.launch.cluster.submit import make_plan_of
@@ -35,15 +47,27 @@ def plan(config: Path, overrides: tuple[str, ...], *, site: str | None, print_co
     made = make_plan_of(config, overrides=overrides, site=site)
     if print_config:
         print_resolved(made.config, path=config)
-    show_plan(made)
+    show_plan(made, on_gpus=gpu_gb is not None)
+    if gpu_gb is not None:
+        show_cards(made, num_cards=gpus or made.site.learner.gpus_per_node or 1, card_gb=gpu_gb)
 
 
-def show_plan(made: ClusterPlan) -> None:
-    """Print the processes, the job's script, and the desktops that would be idle."""
+def show_cards(made: ClusterPlan, *, num_cards: int, card_gb: float) -> None:
+    """Print what each kind of GPU of a plan would hold."""
+    from computerrl.launch.plan.card import plan_cards
+
+    click.echo(f"\n# {num_cards} {'GPU' if num_cards == 1 else 'GPUs'} of {card_gb:g} GB a node, estimated")
+    for line in plan_cards(made.config, num_cards=num_cards, card_gb=card_gb).lines:
+        click.echo(line)
+
+
+def show_plan(made: ClusterPlan, *, on_gpus: bool = False) -> None:
+    """Print the processes, the job's script, and the desktops that would be idle. ``on_gpus``: the ranks have GPUs, whatever the
+    site says."""
     from computerrl.launch.plan.resources import describe_choice, describe_images
 
     show_processes(made)
-    choice = _choice(made)
+    choice = None if on_gpus else _choice(made)
     click.echo(describe_choice(made.config, choice))
     if images := describe_images(made.config, choice):
         click.echo(images)
