@@ -151,6 +151,8 @@ class ThreadedEngine:
         self._failure: ComputerRLError | None = None
         self._num_failed_steps = 0
         """In a row; only the engine's thread uses it."""
+        self._num_delivered = 0
+        """Answers of the last step; only the engine's thread uses it."""
         self._step_s = 0.0
         """Duration of the last step; only the engine's thread uses it."""
         self._closed = False
@@ -233,6 +235,7 @@ class ThreadedEngine:
         try:
             while self._wait_for_work():
                 self._run_commands()
+                self._gather()
                 self._admit()
                 if self._running:
                     self._step()
@@ -280,6 +283,17 @@ class ThreadedEngine:
             except Exception as error:  # noqa: BLE001  (the caller's thread gets it: this is the boundary between the two)
                 command.future.set_exception(_as_ours(error))
 
+    def _gather(self) -> None:
+        """Wait, no longer than a short step takes, for as many requests as have just been answered, while there are none to go on
+        with: of episodes whose answers end together, one would else be read first, and all others a step later."""
+        deadline = time.perf_counter() + min(ADMISSION_S, self._step_s)
+        with self._condition:
+            while not self._running and 0 < len(self._queue) < self._num_delivered and not self._closed and not self._commands:
+                left_s = deadline - time.perf_counter()
+                if left_s <= 0 or not self._condition.wait(left_s):
+                    break
+        self._num_delivered = 0
+
     def _admit(self) -> None:
         """Admit requests, for at most as long as a step takes. Completions under way then do not wait for a whole burst, and a
         GPU already computes for the first requests of a burst."""
@@ -316,6 +330,7 @@ class ThreadedEngine:
         finally:
             self._step_s = time.perf_counter() - started
         self._num_failed_steps = 0
+        self._num_delivered = len(finished)
         for sampled in finished:
             self._deliver(sampled)
 

@@ -404,3 +404,50 @@ def test_full_memory_names_the_settings_to_lower() -> None:
         assert "2.00 GiB" in str(failure) and "actor.gpu_memory" in str(failure)
     finally:
         engine.close()
+
+
+class SteppingCore(CountingCore):
+    """Notes how many requests each step was for."""
+
+    def __init__(self, *, step_s: float) -> None:
+        super().__init__(room=64)
+        self.sizes: list[int] = []
+        self.step_s = step_s
+
+    def step(self) -> Sequence[Sampled]:
+        self.sizes.append(len(self.running))
+        time.sleep(self.step_s)
+        return super().step()
+
+
+def test_episodes_whose_answers_end_together_are_read_together_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("computerrl.actor.engines.threaded.ADMISSION_S", 60.0)  # long enough for threads on a loaded machine
+    core, episodes = SteppingCore(step_s=1.0), 8
+    engine = ThreadedEngine(core, decode=str, name="test-engine", dtype="float32")
+    try:
+
+        def play() -> None:
+            for _ in range(3):
+                engine.submit(request(most=1)).result(60.0)
+
+        threads = [threading.Thread(target=play) for _ in range(episodes)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60.0)
+        # Those of the beginning may come one by one: nothing was answered before.
+        assert sum(core.sizes) == 3 * episodes and episodes in core.sizes[1:], core.sizes
+    finally:
+        engine.close()
+
+
+def test_one_request_waits_for_no_other() -> None:
+    core = SteppingCore(step_s=0.0)
+    engine = ThreadedEngine(core, decode=str, name="test-engine", dtype="float32")
+    try:
+        for number in (8, 1, 1):
+            for future in [engine.submit(request(most=1)) for _ in range(number)]:
+                future.result(10.0)
+        assert core.sizes[-2:] == [1, 1]
+    finally:
+        engine.close()
