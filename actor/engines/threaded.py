@@ -151,6 +151,8 @@ class ThreadedEngine:
         self._failure: ComputerRLError | None = None
         self._num_failed_steps = 0
         """In a row; only the engine's thread uses it."""
+        self._num_awaited = 1
+        """Requests in the queue that the engine's thread waits for."""
         self._num_delivered = 0
         """Answers of the last step; only the engine's thread uses it."""
         self._step_s = 0.0
@@ -171,7 +173,8 @@ class ThreadedEngine:
                 return future
             self._queue.append((self._next_key, _Ticket(request, future, time.perf_counter())))
             self._next_key += 1
-            self._condition.notify()
+            if len(self._queue) >= self._num_awaited:
+                self._condition.notify()
         return future
 
     def load(
@@ -286,13 +289,16 @@ class ThreadedEngine:
     def _gather(self) -> None:
         """Wait, no longer than a short step takes, for as many requests as have just been answered, while there are none to go on
         with: of episodes whose answers end together, one would else be read first, and all others a step later."""
-        deadline = time.perf_counter() + min(ADMISSION_S, self._step_s)
+        wanted, self._num_delivered = self._num_delivered, 0
         with self._condition:
-            while not self._running and 0 < len(self._queue) < self._num_delivered and not self._closed and not self._commands:
-                left_s = deadline - time.perf_counter()
-                if left_s <= 0 or not self._condition.wait(left_s):
-                    break
-        self._num_delivered = 0
+            if self._running or not 0 < len(self._queue) < wanted:
+                return
+            # Who submits wakes this thread for the last of them alone: waking it for each costs as much as a small step.
+            self._num_awaited = wanted
+            self._condition.wait_for(
+                lambda: self._closed or self._commands or len(self._queue) >= wanted, min(ADMISSION_S, self._step_s)
+            )
+            self._num_awaited = 1
 
     def _admit(self) -> None:
         """Admit requests, for at most as long as a step takes. Completions under way then do not wait for a whole burst, and a
