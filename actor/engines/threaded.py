@@ -342,19 +342,7 @@ class ThreadedEngine:
 
     def _deliver(self, sampled: Sampled) -> None:
         ticket = self._running.pop(sampled.key)
-        ticket.future.set_result(self._completion(ticket.with_said(sampled), ticket))
-
-    def _completion(self, sampled: Sampled, ticket: _Ticket) -> Completion:
-        spoken = sampled.tokens[:-1] if sampled.stopped else sampled.tokens
-        return Completion(
-            tokens=np.asarray(sampled.tokens, dtype=np.int32),
-            logprobs=np.asarray(sampled.logprobs, dtype=np.float32),
-            policy_versions=np.asarray(sampled.policy_versions, dtype=np.int32),
-            text=self._decode(spoken),
-            finish="stop" if sampled.stopped else "length",
-            queue_s=ticket.admitted - ticket.submitted,
-            generate_s=time.perf_counter() - ticket.admitted,
-        )
+        ticket.future.set_result(_completion(ticket.with_said(sampled), ticket, self._decode))
 
     def _fail_everything(self, reason: str) -> None:
         with self._condition:
@@ -368,6 +356,19 @@ class ThreadedEngine:
         for future in waiting:
             if not future.cancelled():
                 future.set_exception(EngineFailed(reason))
+
+
+def _completion(sampled: Sampled, ticket: _Ticket, decode: Callable[[Sequence[int]], str]) -> Completion:
+    spoken = sampled.tokens[:-1] if sampled.stopped else sampled.tokens
+    return Completion(
+        tokens=np.asarray(sampled.tokens, dtype=np.int32),
+        logprobs=np.asarray(sampled.logprobs, dtype=np.float32),
+        policy_versions=np.asarray(sampled.policy_versions, dtype=np.int32),
+        text=decode(spoken),
+        finish="stop" if sampled.stopped else "length",
+        queue_s=ticket.admitted - ticket.submitted,
+        generate_s=time.perf_counter() - ticket.admitted,
+    )
 
 
 def _as_ours(error: Exception) -> ComputerRLError:

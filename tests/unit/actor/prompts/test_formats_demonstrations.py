@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 import pytest
@@ -195,10 +196,10 @@ def _image_builder(name: str) -> PromptBuilder:
         def num_pieces(self, ref: ScreenshotRef) -> int:
             return 0
 
-        def image(self, ref: ScreenshotRef) -> RequestImage:
-            return RequestImage(ref.content_hash, Processed(ImageLayout(0), {}))
+        def require_written(self, tokens: Sequence[int], refs: Sequence[ScreenshotRef]) -> None: ...
 
-        blank = foreign = image
+        def asked(self, refs: Sequence[ScreenshotRef], shown: str) -> tuple[RequestImage, ...]:
+            return tuple(RequestImage(ref.content_hash, Processed(ImageLayout(0), {})) for ref in refs)
 
     config = PromptConfig.model_validate({"format": name, "max_prompt_tokens": 9000})
     return PromptBuilder(ByteTokenizer(), config, images=cast(ImageTokens, Pieces()))
