@@ -36,6 +36,9 @@ def make_engine(
     )
     if problems:
         raise ConfigError(problems)
+    if config.actor.engine == "auto":
+        choice = engine_here(config)
+        log.get_logger().info("engine.chosen", engine=choice.engine, reason=choice.reason)
     seed = config.seed * 1000 + index
     every = config.actor.older_policy_every
     if every is None:
@@ -55,8 +58,6 @@ def _make_one(config: RunConfig, folder: Path, *, decode: Callable[[Sequence[int
         return EndpointEngine(server, model=server.find_model(), decode=decode, num_live=num_live, seed=seed)
     max_tokens = config.actor.prompt.max_prompt_tokens + config.actor.max_new_tokens
     choice = engine_here(config)
-    if config.actor.engine == "auto":
-        log.get_logger().info("engine.chosen", engine=choice.engine, reason=choice.reason)
     if choice.engine == "vllm":
         from computerrl.actor.engines.vllm_engine import make_vllm_engine
 

@@ -181,14 +181,6 @@ class Reader(torch.nn.Module):
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.language_model.lm_head(hidden).float()
 
-    def take(self, tensors: Mapping[str, torch.Tensor]) -> bool:
-        """Low-rank changes among ``tensors``; False when there are none."""
-        found = [(parameter, tensors[name]) for name, parameter in self._changes() if name in tensors]
-        with torch.no_grad():
-            for parameter, tensor in found:
-                parameter.copy_(tensor)
-        return bool(found)
-
     def state(self) -> dict[str, torch.Tensor]:
         """Names and tensors of `learner.tiny_vision.WEIGHTS_FILE`."""
         tensors = {name: tensor for name, tensor in self.eyes.state_dict().items() if not is_for_training_alone(name)}

@@ -12,7 +12,7 @@ import itertools
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -63,12 +63,6 @@ class Eyes(torch.nn.Module):
                     torch.nn.init.zeros_(module.bias)
             elif isinstance(module, torch.nn.Embedding):
                 torch.nn.init.normal_(module.weight, std=0.02)
-
-    def take(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Values of ``tensors``, which may lack the head for training and hold more. Raises `RuntimeError`."""
-        own = {name: tensor for name, tensor in tensors.items() if name in self.state_dict()}
-        own |= {name: tensor for name, tensor in self.state_dict().items() if is_for_training_alone(name) and name not in own}
-        self.load_state_dict(own)
 
     def forward(self, pixels_B3HW: torch.Tensor) -> torch.Tensor:
         """[B, C, E]."""
