@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from computerrl.common.config import DesktopConfig, RunConfig
+from computerrl.common.config import DesktopConfig, RunConfig, TasksConfig
 from computerrl.common.errors import ConfigError, PictureError, Problem, ProtocolError
 from computerrl.common.messages import (
     Ack,
@@ -121,6 +121,11 @@ class DesktopClient:
         if not isinstance(reply, kind):
             raise ProtocolError(f"env_server answered {type(request).__name__} with {type(reply).__name__}")
         return reply
+
+
+def impossible_families(tasks: TasksConfig) -> frozenset[str]:
+    """Families of which no instance can be done: an agent that says so succeeds. Raises `ConfigError` as `foreign_families`."""
+    return frozenset(name for name, family in foreign_families(tasks).items() if not family.can_be_done)
 
 
 def family_names(config: RunConfig) -> tuple[str, ...]:

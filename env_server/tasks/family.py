@@ -44,6 +44,8 @@ class Family:
     """Drivers that can play it."""
     has_demonstrator: bool = True
     """Can it be demonstrated? If not, a run that asks for demonstrations of it is refused before it starts."""
+    can_be_done: bool = True
+    """Can an agent do it? If not, to say so is what succeeds."""
     is_default: bool = True
     """Is it played when a configuration names no families?"""
     more_apps: frozenset[str] = frozenset()

@@ -12,7 +12,7 @@ A task is one instance (family and seed) and was played n times, c of them with 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import comb, sqrt
 from typing import Any
 
@@ -50,6 +50,13 @@ def evaluation_figures(results: Results, *, rollouts_per_task: int) -> dict[str,
         "all": _figures(list(results.values()), rollouts_per_task),
         "families": {family: _figures(counts, rollouts_per_task) for family, counts in of_family.items()},
     }
+
+
+def impossible_share(results: Results, impossible: Collection[str]) -> dict[str, Any] | None:
+    """How many of the tasks are of families that are ``impossible``, and their share, which is the score of an agent that says of
+    every task that it cannot be done; None: there are none."""
+    num_tasks = sum(family in impossible for family, _ in results)
+    return {"num_tasks": num_tasks, "always_fail": num_tasks / len(results)} if num_tasks else None
 
 
 def ks(rollouts_per_task: int) -> list[int]:

@@ -234,10 +234,12 @@ def _tell(line: str) -> None:
 
 def write_evaluation(folder: Path) -> dict[str, Any]:
     """Figures of the evaluation in run ``folder``, which also go into its two files."""
+    from computerrl.common.config import TasksConfig
     from computerrl.common.metrics import read_json_lines
     from computerrl.common.run_files.run_folder import RunFolder, write_atomically
+    from computerrl.env_server.client import impossible_families
     from computerrl.launch.report.charts import intervals
-    from computerrl.launch.report.evaluation_figures import evaluation_figures, ks
+    from computerrl.launch.report.evaluation_figures import evaluation_figures, impossible_share, ks
     from computerrl.launch.report.usage import count_usage
     from computerrl.launch.report.write import latest_of_each, page_environment
 
@@ -252,6 +254,8 @@ def write_evaluation(folder: Path) -> dict[str, Any]:
         "rollouts_per_task": recipe["eval_rollouts_per_task"],
         **evaluation_figures(count_results(episodes), rollouts_per_task=recipe["eval_rollouts_per_task"]),
     }
+    if config["tasks"].get("osworld"):
+        figures |= {"impossible": impossible_share(count_results(episodes), impossible_families(TasksConfig(**config["tasks"])))}
     if config["actor"].get("agent"):
         figures |= {"usage": count_usage(episodes, config["actor"]["agent"])}
     write_atomically(folder / FIGURES_FILE, json.dumps(figures, indent=2).encode())
@@ -305,7 +309,15 @@ def table_of(figures: Mapping[str, Any]) -> str:
         cells = "".join(f"{_cell(found[name]):>24}" for name in names)
         lines.append(f"{family:28} {found['num_tasks']:6} {found['num_rollouts']:9}{cells}")
     split = [] if figures["split"] == "evaluation" else [f"played on {figures['split']} seeds: these tasks are not held out"]
-    return "\n".join([*lines, *_usage_lines(figures.get("usage")), *split])
+    return "\n".join([*lines, *_impossible_lines(figures), *_usage_lines(figures.get("usage")), *split])
+
+
+def _impossible_lines(figures: Mapping[str, Any]) -> list[str]:
+    found = figures.get("impossible")
+    if not found:
+        return []
+    num, of = found["num_tasks"], figures["all"]["num_tasks"]
+    return [f"{num} of {of} tasks cannot be done: an agent that always answers fail scores {found['always_fail']:.3f}"]
 
 
 def _usage_lines(usage: Mapping[str, Any] | None) -> list[str]:

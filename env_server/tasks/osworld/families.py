@@ -91,6 +91,7 @@ def _family(name: str, path: Path, assets: Path | None) -> Family:
         build,
         drivers=frozenset({"apptainer"}),
         has_demonstrator=False,
+        can_be_done=not task.file.evaluator.infeasible,
         is_default=False,
         more_apps=frozenset(apps[1:]),
     )

@@ -166,6 +166,34 @@ def test_figures_and_page_are_of_each_evaluated_trajectory_once(tmp_path: Path) 
     assert "move" in evaluate.table_of(figures) and "0.750 [" in evaluate.table_of(figures)
 
 
+def task_file(folder: Path, name: str, evaluator: dict[str, object]) -> None:
+    task = {"id": name, "instruction": "Do it.", "related_apps": ["libreoffice_calc"], "config": [], "evaluator": evaluator}
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(task))
+
+
+def test_share_of_tasks_that_cannot_be_done_stands_beside_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("computerrl.env_server.tasks.osworld.families.missing_readers", lambda: [])
+    tasks = tmp_path / "tasks"
+    task_file(tasks, "impossible", {"func": "infeasible"})
+    result = {"type": "vm_command_line", "command": ["cat", "/home/user/answer.txt"]}
+    expected = {"type": "rule", "rules": {"expected": "x"}}
+    for name in ("one", "two"):
+        task_file(tasks, name, {"func": "exact_match", "result": result, "expected": expected})
+    run = RunFolder(tmp_path / "eval-x")
+    run.create(RunConfig.model_validate({"name": "eval-x", "tasks": {"osworld": str(tasks)}}))
+    played = [("impossible", True), ("one", True), ("two", False)]
+    lines = [episode(f"osworld-{name}", 5, 0, success=success) for name, success in played]
+    run.episodes_path.write_text("\n".join(lines) + "\n")
+    figures = write_evaluation(run.folder)
+    assert figures["impossible"] == {"num_tasks": 1, "always_fail": pytest.approx(1 / 3)}
+    assert "1 of 3 tasks cannot be done: an agent that always answers fail scores 0.333" in evaluate.table_of(figures)
+    assert "always answers that it cannot be done: 1 of the tasks cannot" in (run.folder / "evaluation.html").read_text()
+    run.episodes_path.write_text("\n".join(lines[1:]) + "\n")
+    assert write_evaluation(run.folder)["impossible"] is None
+    assert "cannot be done" not in evaluate.table_of(figures | {"impossible": None})
+
+
 def test_help_teaches() -> None:
     shown = CliRunner().invoke(cli, ["eval", "--help"]).output
     assert "computerrl eval latest" in shown and "--rollouts" in shown and "pass@K" in shown
