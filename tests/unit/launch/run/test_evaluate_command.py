@@ -173,7 +173,7 @@ def task_file(folder: Path, name: str, evaluator: dict[str, object]) -> None:
 
 
 def test_share_of_tasks_that_cannot_be_done_stands_beside_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("computerrl.env_server.tasks.osworld.families.missing_readers", lambda: [])
+    monkeypatch.setattr("computerrl.env_server.tasks.osworld.families.missing_readers", list)
     tasks = tmp_path / "tasks"
     task_file(tasks, "impossible", {"func": "infeasible"})
     result = {"type": "vm_command_line", "command": ["cat", "/home/user/answer.txt"]}
