@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from computerrl.actor.engines.base import GenerationRequest, RequestImage
+from computerrl.actor.engines.base import Completion, GenerationRequest, RequestImage
 from computerrl.actor.engines.kv_cache import KVCache, common_prefix
 from computerrl.actor.engines.threaded import ADMISSION_S, MAX_FAILED_STEPS, Sampled, ThreadedEngine
 from computerrl.actor.engines.transformers_engine import sample
@@ -413,6 +413,14 @@ class SteppingCore(CountingCore):
         super().__init__(room=64)
         self.sizes: list[int] = []
         self.step_s = step_s
+        self.probe_gate = threading.Event()
+        self.probe_gate.set()
+        self.probing = threading.Event()
+
+    def probe(self, tokens: np.ndarray, images: tuple[RequestImage, ...] = ()) -> np.ndarray:
+        self.probing.set()
+        self.probe_gate.wait(60.0)
+        return super().probe(tokens, images)
 
     def step(self) -> Sequence[Sampled]:
         self.sizes.append(len(self.running))
@@ -421,22 +429,28 @@ class SteppingCore(CountingCore):
 
 
 def test_episodes_whose_answers_end_together_are_read_together_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("computerrl.actor.engines.threaded.ADMISSION_S", 60.0)  # long enough for threads on a loaded machine
-    core, episodes = SteppingCore(step_s=1.0), 8
+    # Long enough for threads on a loaded machine: a step takes 3 s, and so long the engine waits.
+    monkeypatch.setattr("computerrl.actor.engines.threaded.ADMISSION_S", 60.0)
+    core, episodes = SteppingCore(step_s=3.0), 8
     engine = ThreadedEngine(core, decode=str, name="test-engine", dtype="float32")
     try:
+        core.probe_gate.clear()
+        probing = threading.Thread(target=engine.probe)
+        probing.start()
+        assert core.probing.wait(60.0)
+        first = [engine.submit(request(most=1)) for _ in range(episodes)]
+        core.probe_gate.set()
 
-        def play() -> None:
-            for _ in range(3):
-                engine.submit(request(most=1)).result(60.0)
+        def play(answer: Future[Completion]) -> None:
+            answer.result(60.0)
+            engine.submit(request(most=1)).result(60.0)
 
-        threads = [threading.Thread(target=play) for _ in range(episodes)]
+        threads = [threading.Thread(target=play, args=(answer,)) for answer in first]
         for thread in threads:
             thread.start()
-        for thread in threads:
+        for thread in (probing, *threads):
             thread.join(60.0)
-        # Those of the beginning may come one by one: nothing was answered before.
-        assert sum(core.sizes) == 3 * episodes and episodes in core.sizes[1:], core.sizes
+        assert core.sizes == [episodes, episodes]
     finally:
         engine.close()
 
