@@ -54,7 +54,7 @@ _HELD_SHARE = 0.47
 """Of what keeping all of a trained tower would take, what the C library holds where blocks are recomputed: tensors of many sizes
 come and go, and the holes between them are not given back (measured, `computerrl bench vision`; with
 MALLOC_MMAP_THRESHOLD_=1048576 in the environment a process holds half of that, and takes a third longer)."""
-_USED_SHARE = 0.9
+USED_SHARE = 0.9
 """Part of the free memory that may be planned for: allocators lose some, and activations are estimated."""
 
 
@@ -73,7 +73,7 @@ def choose_recomputation(config: RunConfig, *, room_mb: float, num_sharing: int 
     if wanted != "auto":
         return Choice(wanted, "configured")
     keeping_mb = num_sharing * learner_mb(config, "none", on_card=on_card)
-    fits = keeping_mb <= _USED_SHARE * room_mb
+    fits = keeping_mb <= USED_SHARE * room_mb
     reason = f"keeping all activations takes {keeping_mb} MiB, with a tenth to spare, of {max(0.0, room_mb):.0f} MiB"
     return Choice("none" if fits else "full", reason)
 

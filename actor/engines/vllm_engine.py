@@ -112,8 +112,7 @@ class VLLMCore:
         enforce_eager: bool = False,
         processor: ImageProcessor | None = None,
     ) -> None:
-        """``gpu_memory`` to ``enforce_eager`` are as in `common.config.ActorConfig`. ``processor``:
-        of a model that takes images."""
+        """``gpu_memory`` to ``enforce_eager``: see `common.config.ActorConfig`. ``processor``: of a model that takes images."""
         _set_environment(num_threads)
         if processor is not None:
             problem = torchvision_problem(folder)
@@ -135,8 +134,7 @@ class VLLMCore:
             # Eager with an explicit cache size: no compilation and no warm-up, which took 20 of 33 s to start.
             options = {"enforce_eager": True, "block_size": CPU_BLOCK_TOKENS, "kv_cache_memory_bytes": KV_CACHE_BYTES}
         self._is_split = tensor_parallel_size > 1
-        if self._is_split:
-            options |= {"tensor_parallel_size": tensor_parallel_size, "distributed_executor_backend": "mp"}
+        options |= {"tensor_parallel_size": tensor_parallel_size, "distributed_executor_backend": "mp"} if self._is_split else {}
         options |= {"skip_tokenizer_init": True} if processor is None else image_options()
         longest = max(max_tokens, num_probe_tokens(processor) + 1)
         with refusing_model("vllm", folder):

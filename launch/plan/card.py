@@ -6,10 +6,16 @@ import math
 from dataclasses import dataclass
 
 from computerrl.common.config import RunConfig
-from computerrl.common.memory_plan import PROCESS_MB, Recomputation, engine_card, learner_parts
+from computerrl.common.memory_plan import (
+    PROCESS_MB,
+    USED_SHARE,
+    Recomputation,
+    choose_recomputation,
+    engine_card,
+    learner_mb,
+    learner_parts,
+)
 
-_USED_SHARE = 0.9
-"""Part of a GPU's memory that is planned for: allocators lose some, and activations are estimated."""
 _MAX_RANKS = 64
 _GIB = 2**30
 
@@ -44,8 +50,7 @@ def plan_cards(config: RunConfig, *, num_cards: int, card_gb: float) -> CardPlan
 
 
 def _learner(config: RunConfig, *, room: float, card_bytes: float, shares: bool) -> tuple[list[str], bool]:
-    kept = "none" if _rank_bytes(config, "none") <= _USED_SHARE * room else "full"
-    recomputation: Recomputation = "none" if kept == "none" else "full"
+    recomputation = choose_recomputation(config, room_mb=room / 2**20, on_card=True).recomputation
     parts = learner_parts(config, recomputation, on_card=True)
     told = ", ".join(f"{name} {_gib(size)}" for name, size in parts.items() if size)
     need = _rank_bytes(config, recomputation)
@@ -54,7 +59,7 @@ def _learner(config: RunConfig, *, room: float, card_bytes: float, shares: bool)
         f"a learner's rank takes {_gib(need)} of a GPU of {_gib(card_bytes)}{beside}",
         f"  {told}, libraries {_gib(PROCESS_MB['learner'] * 2**20)}; activation_checkpointing {recomputation}",
     ]
-    if need <= _USED_SHARE * room:
+    if need <= USED_SHARE * room:
         return lines, True
     steps = [
         f"raise learner.num_ranks to {_ranks_that_fit(config, room)}" if _ranks_that_fit(config, room) else "",
@@ -84,14 +89,14 @@ def _engine(config: RunConfig, *, card_bytes: float) -> tuple[list[str], bool]:
 
 
 def _rank_bytes(config: RunConfig, recomputation: Recomputation) -> float:
-    return sum(learner_parts(config, recomputation, on_card=True).values()) + PROCESS_MB["learner"] * 2**20
+    return learner_mb(config, recomputation, on_card=True) * 2**20
 
 
 def _ranks_that_fit(config: RunConfig, room: float) -> int:
     """The smallest number of ranks that fit; 0: none does."""
     for num_ranks in range(config.learner.num_ranks + 1, _MAX_RANKS + 1):
         more = config.model_copy(update={"learner": config.learner.model_copy(update={"num_ranks": num_ranks})})
-        if _rank_bytes(more, "full") <= _USED_SHARE * room:
+        if _rank_bytes(more, "full") <= USED_SHARE * room:
             return num_ranks
     return 0
 

@@ -82,6 +82,12 @@ def test_number_of_ranks_that_is_named_fits(tmp_path: Path) -> None:
     assert fits(number) and not fits(number - 1)
 
 
+@pytest.mark.parametrize("wanted", ["none", "full"])
+def test_a_configured_recomputation_is_planned_for(wanted: str, tmp_path: Path) -> None:
+    plan = planned("one-24gb", tmp_path, f"learner.activation_checkpointing={wanted}")
+    assert any(line.endswith(f"activation_checkpointing {wanted}") for line in plan.lines), plan.lines
+
+
 def test_parts_add_up_to_the_plan(tmp_path: Path) -> None:
     config = ready("eight-80gb", tmp_path)
     parts = learner_parts(config, "full", on_card=True)
