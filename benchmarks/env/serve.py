@@ -234,14 +234,17 @@ def _mcp_step(front: _Front) -> Iterator[Step]:
             await calls.put((name, arguments, answer))
             return await answer
 
-        found = asyncio.run_coroutine_threadsafe(ask(), loop).result()
+        return asyncio.run_coroutine_threadsafe(ask(), loop).result()
+
+    def act(name: str, **arguments: Any) -> None:
+        found = call(name, **arguments)
         assert not found.is_error, found.content[0]
-        return found
 
     conversation = asyncio.run_coroutine_threadsafe(converse(), loop)
-    call("start_task", task=_FAMILY, seed=_SEED)
+    while (started := call("start_task", task=_FAMILY, seed=_SEED)).is_error:  # as soon as there is a desktop
+        assert "no desktop is free" in started.content[0].text, started.content[0]
     try:
-        yield lambda number: call("calc_set_cell", cell="B2", value=str(number))
+        yield lambda number: act("calc_set_cell", cell="B2", value=str(number))
     finally:
         asyncio.run_coroutine_threadsafe(calls.put(None), loop).result()
         conversation.result()

@@ -37,6 +37,8 @@ _FIRST = 1
 """Process id of the first process of a container, below which everything of a desktop runs."""
 _OF_APPLICATIONS = ("/usr/lib/chromium/", "/usr/lib/gimp/", "/usr/lib/libreoffice/", "/usr/lib/thunderbird/", "/usr/lib/vlc/")
 """Folders of programs that applications start for themselves."""
+_SETTINGS_SERVICE = "/xfconf/xfconfd"
+"""End of its executable's path. It ends by itself after five minutes without a call, and the next call starts it again."""
 
 
 _MAX_FILES = 1024
@@ -89,6 +91,9 @@ def keep_services(programs: Iterable[Program] = ()) -> None:
     """The session's services that run by now belong to the desktop: no agent has acted yet. So do this process, the first one
     of the container and ``programs``, which no reset starts anew."""
     table = _table()
+    for pid, start_time in [key for key, (file, _) in _SERVICES.items() if file.endswith(_SETTINGS_SERVICE)]:
+        if pid not in table or table[pid].start_time != start_time:
+            del _SERVICES[pid, start_time]
     kept = [pid for pid in _strays(table) if not table[pid].file.startswith(_OF_APPLICATIONS)]
     lasting = [_FIRST, os.getpid(), *(program.pid for program in programs)]
     _SERVICES.update({(pid, table[pid].start_time): (table[pid].file, _standing(pid)) for pid in (*kept, *lasting)})
@@ -106,10 +111,12 @@ def end_service(pid: int) -> None:
 def changed_services() -> list[str]:
     """What happened to processes that live as long as the desktop: they ended, or were stopped, or given other limits or less of
     the processor. None of it can be taken back: programs that need a service do not start it again as it was, and limits go
-    down alone."""
+    down alone. Not so the settings service, which every clean-up replaces."""
     table = _table()
     changes: list[str] = []
     for (pid, start_time), (file, standing) in _SERVICES.items():
+        if file.endswith(_SETTINGS_SERVICE):
+            continue
         seen = table.get(pid)
         if seen is None or seen.start_time != start_time or seen.is_dead:
             changes.append(f"{file} ({pid}) has ended")

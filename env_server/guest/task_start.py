@@ -72,8 +72,9 @@ class TaskStart:
         self._windows.bring_to_front(app, deadline, patience_s=patience_s)
         if app.name in OFFICE:
             self._apps.documents.focus(app.name, timeout_s=left(deadline))
-        if app is self._apps.files:
-            self._file_window.select_first_file(deadline)
+        # Started anew, it lists what there is, and what it leaves out then has a name that it cannot show.
+        if app is self._apps.files and not self._file_window.select_first_file(deadline) and patience_s < math.inf:
+            raise self._windows.not_in_front("the files of the task are not all listed")
         settled = self._view.settle_at_reset(read_by=deadline if with_tree and self._view.may_read_ahead(app) else None)
         window, front_app = self._windows.front()
         if front_app is not app:

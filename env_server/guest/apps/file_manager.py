@@ -63,6 +63,9 @@ class Files:
 
     def __init__(self, *, env: Mapping[str, str], log_folder: Path, folder: Path, bus: Bus) -> None:
         self.program = Program(self.name, ["thunar", str(folder)], env=env, log_folder=log_folder)
+        self.shown = folder
+        """The folder that a task has opened."""
+        self._root = folder
         self._bus = bus
         self._own = Path(env["HOME"]) / ".config/Thunar"
         """Folder of its menus' actions and of its shortcuts."""
@@ -70,6 +73,7 @@ class Files:
     def start(self) -> None:
         """Start it showing the agent's folder, with its first settings."""
         self.end()
+        self.shown = self._root
         self._own.mkdir(parents=True)
         (self._own / _ACTIONS_FILE).write_text(_THUNAR_ACTIONS, encoding="utf-8")
         for name, value in (*_THUNAR_SETTINGS.items(), _COLUMN_WIDTHS):
@@ -91,7 +95,11 @@ class Files:
         """Its first settings are known beforehand."""
 
     def changes(self, *, timeout_s: float) -> list[str]:
-        """Names of its settings and files that are not as at its start."""
+        """Names of its settings and files that are not as at its start.
+
+        A folder below the agent's is one of them: made anew under its name, it may be taken for the one that was removed."""
+        if self.shown != self._root:
+            return ["the folder that it shows"]
         settings, files = self._settings(), self._files()
         first = {_ACTIONS_FILE: _THUNAR_ACTIONS.encode(), _SHORTCUTS: b""}
         changed = [name for name, value in settings.items() if value != _THUNAR_SETTINGS.get(name)]
@@ -137,8 +145,6 @@ class FileWindow:
 
     def __init__(self, files: Files, windows: Windows, controls: Controls, folder: AgentFolder) -> None:
         self._files, self._windows, self._controls, self._folder = files, windows, controls, folder
-        self._shown = folder.root
-        """The folder that a task has opened."""
         self._list = ""
         """Object path of the list of files; empty: not known."""
 
@@ -166,19 +172,20 @@ class FileWindow:
             windows.wait(lambda: any(w.xid not in old for w in windows.of(files)), deadline, "the file manager's window")
             windows.close(files, old, deadline)
             windows.wait(self._has_list, deadline, "the file manager's list of files")
-        self._shown = place
+        files.shown = place
 
     def _has_list(self) -> bool:
         nodes = self._controls.nodes_of(self._files.program.pid, without=_FILE_LIST)
         self._list = next((node.path for node in nodes if node.role in _FILE_LIST), "")
         return bool(self._list)
 
-    def select_first_file(self, deadline: float) -> None:
-        """Have the file manager list its task's folder again, and select the first file."""
-        place = self._shown
+    def select_first_file(self, deadline: float) -> bool:
+        """Have the file manager list its task's folder again, and select the first file. Returns whether it lists all files."""
+        place = self._files.shown
         if not place.is_dir():  # a later step of the set-up has removed it
-            return
+            return True
         # The file manager takes notice of this change of the folder. Changes while it lists a folder it may miss for ever.
         os.chmod(place, stat.S_IMODE(place.stat().st_mode))
         names = [name.rstrip("/") for name in self._folder.list(str(place.relative_to(self._folder.root)))]
-        self._controls.select_first_file(self._files.program.pid, self._list, names, deadline=deadline)
+        shown = [name for name in names if not name.startswith(".") and not name.endswith("~")]
+        return self._controls.select_first_file(self._files.program.pid, self._list, shown, deadline=deadline)

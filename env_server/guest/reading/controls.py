@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 READ_LIMIT_S = 3.0
 """Time for one reading of a tree."""
 _LIST_LIMIT_S = 2.0
-"""Time for the files of a folder to arrive in the file manager's list; then the list is taken as it is."""
+"""Time for the files of a folder to arrive in the file manager's list."""
 _NO_EVENT_S = 0.1
 """A list that is awaited announces its changes. It is looked at again after this time though nothing was announced."""
 _MAX_FILES_COMPARED = 200
@@ -83,21 +83,24 @@ class Controls:
         largest = max(texts, key=lambda node: node.extents[2] * node.extents[3], default=None)
         return (largest.text or "")[:MAX_TEXT_BYTES] if largest else ""
 
-    def select_first_file(self, pid: int, table: str, names: Sequence[str], *, deadline: float) -> None:
-        """Wait until the file manager's table (object path) holds exactly these files, and select the first one.
+    def select_first_file(self, pid: int, table: str, names: Sequence[str], *, deadline: float) -> bool:
+        """Wait until the file manager's table (object path) holds exactly these files, and select the first one. Returns whether
+        it came to hold them.
 
         With the focus, the file manager selects the first file that it knows of, which later ones push down, or none.
         """
         app, wanted = self._accessibility.app_of(pid, deadline=deadline), sorted(names)
-        limit = min(deadline, time.monotonic() + _LIST_LIMIT_S) if len(names) <= _MAX_FILES_COMPARED else 0.0
-        while time.monotonic() < limit:
+        is_listed = len(names) > _MAX_FILES_COMPARED
+        limit = min(deadline, time.monotonic() + _LIST_LIMIT_S)
+        while not is_listed and time.monotonic() < limit:
             num_events = self._accessibility.num_events
-            if sorted(app.row_names(table, len(wanted) + 1, timeout_s=READ_LIMIT_S)) == wanted:
-                break
-            self._accessibility.wait_for_event(_NO_EVENT_S, since=num_events)
+            is_listed = sorted(app.row_names(table, len(wanted) + 1, timeout_s=READ_LIMIT_S)) == wanted
+            if not is_listed:
+                self._accessibility.wait_for_event(_NO_EVENT_S, since=num_events)
         if names:
             self._screen.input.press_chord("home")
             app.select_row(table, 0)
+        return is_listed
 
     def _app(self, pid: int) -> Application:
         """Raises `AppGone`."""

@@ -134,6 +134,10 @@ COMMANDS: Mapping[str, str] = {
     "settings of the editor, by hand": f"sed -i 's/word-wrap=true/word-wrap=false/' {HOME}/.config/glib-2.0/settings/keyfile",
     "actions of the file manager": f"echo '<actions/>' > {HOME}/.config/Thunar/uca.xml",
     "settings of the file manager": "xfconf-query -c thunar -p /last-show-hidden -n -t bool -s true",
+    "settings service ended": "pkill -KILL xfconfd; sleep 0.3",
+    "settings service started by the agent": "pkill -KILL xfconfd; xfconf-query -c xsettings -lv; sleep 0.3",
+    "settings service stopped": "pkill -STOP xfconfd",
+    "settings service of other limits": _of_process("xfconfd", "resource.prlimit(pid, resource.RLIMIT_NOFILE, (64, 64))"),
     "settings of the desktop": "xfconf-query -c xsettings -p /Net/ThemeName -n -t string -s planted",
     "log beside the logs": plant(f"{OWN}/logs", "planted.log"),
     "file among sockets": plant(f"{OWN}/run/evil"),
@@ -266,7 +270,6 @@ COSTS_A_DESKTOP: Mapping[str, str] = {
     "socket of the bus gone": f"rm {OWN}/run/bus",
     "socket of the X server closed": "chmod 000 /tmp/.X11-unix/*",
     "own folder elsewhere": f"mv {OWN} /tmp/planted",
-    "settings service ended": "pkill -KILL xfconfd; sleep 0.3",
     "accessibility service ended": "pkill -KILL at-spi2-regis; sleep 0.3",
     "window manager ended": "pkill -KILL openbox; sleep 0.3",
 }
