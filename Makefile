@@ -40,7 +40,8 @@ train: setup ## train CONFIG (default configs/quickstart.yaml) and write its rep
 	$(VENV)/bin/computerrl train $(CONFIG) $(ARGS)
 
 PYTEST = $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
-test test-release: IMAGE := full
+test: IMAGE := full
+test-release: IMAGE := osworld
 test test-release: FOR_TESTS := --for-tests
 test test-release: WITH := develop osworld
 

@@ -155,8 +155,8 @@ def family_names(config: RunConfig) -> tuple[str, ...]:
         for name in sorted(recipe.demos_of_family.keys() - known.keys())
     ]
     for name in names:
-        if name in possible and (reason := lacking_in_image(possible[name], config.desktop)):
-            problems.append(Problem("desktop.image", reason, "make setup IMAGE=full, then set desktop.image: full"))
+        if name in possible and (problem := image_problem(possible[name], config.desktop)):
+            problems.append(problem)
         number = recipe.demos_of_family.get(name, recipe.demos_per_family)
         if name in possible and number > 0 and not possible[name].has_demonstrator:
             reason = f"{number} demonstrations of {name!r} are asked for, which has no demonstrator"
@@ -169,12 +169,18 @@ def family_names(config: RunConfig) -> tuple[str, ...]:
     return names
 
 
-def lacking_in_image(family: Family, desktop: DesktopConfig) -> str:
-    """The reason why ``family`` cannot be played in the desktop's image; empty when it can."""
-    lacking = family.apps & _ONLY_IN_FULL
-    if not lacking or desktop.driver != "apptainer" or desktop.image != "core":
-        return ""
-    return f"{family.name!r} is played in {', '.join(sorted(lacking))}, which image core lacks"
+def image_problem(family: Family, desktop: DesktopConfig) -> Problem | None:
+    """Problem when ``family`` cannot be played in the desktop's image, else None."""
+    if desktop.driver != "apptainer":
+        return None
+    lacking = family.apps & _ONLY_IN_FULL if desktop.image == "core" else frozenset()
+    if family.needs_tools and desktop.image in ("core", "full"):
+        reason, image = f"{family.name!r} needs programs that image {desktop.image} lacks", "osworld"
+    elif lacking:
+        reason, image = f"{family.name!r} is played in {', '.join(sorted(lacking))}, which image core lacks", "full"
+    else:
+        return None
+    return Problem("desktop.image", reason, f"make setup IMAGE={image}, then set desktop.image: {image}")
 
 
 def needed_desktop(config: RunConfig) -> DesktopConfig:

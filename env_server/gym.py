@@ -41,7 +41,7 @@ from computerrl.common.actions import (
 from computerrl.common.actions.screen_text import app_line, cut, element_rows
 from computerrl.common.config import DesktopConfig, PromptConfig, TasksConfig
 from computerrl.common.messages import Action, Evaluation, FinalAction, Observation, Split, TaskRef
-from computerrl.env_server.client import lacking_in_image, with_needed_apps
+from computerrl.env_server.client import image_problem, with_needed_apps
 from computerrl.env_server.driver import LiveDesktop, TaskInstance
 from computerrl.env_server.drivers import make_driver
 from computerrl.env_server.judging.judge import Judge, evaluator_getter, make_judge
@@ -293,8 +293,8 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], str]):
             step = f"`computerrl tasks list` lists them all, for example {', '.join(possible[:_NUM_EXAMPLES])}"
             reason = f"no task family {name!r} for driver {self._config.driver!r}: {advice(name, self._tasks)}"
             raise ValueError(f"{reason}\n    -> {step}")
-        if reason := lacking_in_image(FAMILIES[name], self._config):
-            raise ValueError(f"{reason}\n    -> make setup IMAGE=full, then make the environment with image='full'")
+        if problem := image_problem(FAMILIES[name], self._config):
+            raise ValueError(f"{problem.reason}\n    -> make setup IMAGE=full, then make the environment with image='full'")
         return name
 
     def _draw(self, family: str) -> TaskRef:

@@ -50,6 +50,8 @@ class Family:
     """Is it played when a configuration names no families?"""
     more_apps: frozenset[str] = frozenset()
     """Applications it needs besides ``app``."""
+    needs_tools: bool = False
+    """Does it need programs that only the image `osworld` has?"""
 
     @property
     def apps(self) -> frozenset[str]:

@@ -334,15 +334,24 @@ def tasks_list(beginning: str, pixels: bool) -> None:
 @click.option("--app", "apps", multiple=True, metavar="NAME", help="An application of the desktops; replaces the standard list.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the report to this file.")
 @click.option("--config", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Configuration with the prompts.")
+@click.option("--image", metavar="NAME", help="Image of the desktops: core, full, osworld. Default: that of CONFIG, or full.")
 @click.option("--play", is_flag=True, help="Also set up each task on a desktop, and evaluate it untouched.")
 def tasks_check(
-    folder: Path, assets: Path | None, apps: tuple[str, ...], json_file: Path | None, config: Path | None, play: bool
+    folder: Path,
+    assets: Path | None,
+    apps: tuple[str, ...],
+    json_file: Path | None,
+    config: Path | None,
+    image: str | None,
+    play: bool,
 ) -> None:
     """Check whether each OSWorld or OfficeWorld task file below DIR can run here, and print the reasons where one cannot.
 
     The check opens no connection, and starts no desktop without --play. With --play, tasks that can run are set up on desktops
     of CONFIG (default: a desktop of image full) and evaluated untouched. A task that rewards doing nothing is refused, and so is
     one that fails.
+
+    Image osworld has programs that tasks expect beside the applications: sudo, gsettings, unzip, jq, git and others.
 
     A file that a task downloads from https://HOST/a/b/c.xlsx is looked up at ASSETS/a/b/c.xlsx (a plain mirror), at
     ASSETS/HOST/a/b/c.xlsx, or with leading folders of the path left out.
@@ -356,11 +365,12 @@ def tasks_check(
     computerrl tasks check evaluation_examples/examples
     computerrl tasks check examples --assets ~/osworld-cache --json report.json
     computerrl tasks check examples/chrome --app chrome
+    computerrl tasks check examples --image osworld
     computerrl tasks check examples/vlc --play
     """
     from computerrl.launch.commands.tasks import run_check
 
-    sys.exit(run_check(folder, assets=assets, json_file=json_file, apps=apps, config_file=config, play=play))
+    sys.exit(run_check(folder, assets=assets, json_file=json_file, apps=apps, image=image, config_file=config, play=play))
 
 
 @tasks.command("import", short_help="Import task bundles as families.")
@@ -369,10 +379,24 @@ def tasks_check(
 @click.argument("out", type=click.Path(path_type=Path, file_okay=False), metavar="OUT")
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the report to this file.")
 @click.option("--config", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Configuration with the desktops.")
+@click.option("--image", metavar="NAME", help="Image of the desktops: core, full, osworld. Default: that of CONFIG, or full.")
+@click.option("--web-apps", type=click.Path(path_type=Path), metavar="HUB", help="CUA-Gym-Hub with built web applications.")
 @click.option("--play", is_flag=True, help="Also play each bundle on a desktop: untouched, and with its own solution.")
-def tasks_import(kind: str, folder: Path, out: Path, json_file: Path | None, config: Path | None, play: bool) -> None:
+def tasks_import(
+    kind: str,
+    folder: Path,
+    out: Path,
+    json_file: Path | None,
+    config: Path | None,
+    image: str | None,
+    web_apps: Path | None,
+    play: bool,
+) -> None:
     """Import the task bundles in DIR into OUT, which the setting tasks.imported then names. FORMAT is cua-gym: each folder in DIR
-    is a bundle with task.json, reward.py and initial_setup.py, .sh or a document.
+    is a bundle with task.json (or config.json), reward.py and initial_setup.py, .sh or a document.
+
+    Most bundles need Python modules that image osworld has and the others lack. Those that use a mock web site also need
+    --web-apps: HUB/websites/gmail_mock/dist is served to scripts that name __CUA_GYM_GMAIL_URL__.
 
     The import runs none of a bundle's code, and starts no desktop without --play. With --play, each bundle is played on desktops
     of CONFIG (default: a desktop of image full). Untouched it must score 0, and after its own solution, where it brings one, 1.
@@ -384,15 +408,17 @@ def tasks_import(kind: str, folder: Path, out: Path, json_file: Path | None, con
     \b
     computerrl tasks import cua-gym bundles imported
     computerrl tasks import cua-gym bundles imported --play --json report.json
+    computerrl tasks import cua-gym bundles imported --image osworld --web-apps CUA-Gym-Hub
     """
     from computerrl.launch.commands.tasks import run_import
 
-    sys.exit(run_import(folder, out, json_file=json_file, config_file=config, play=play))
+    code = run_import(folder, out, json_file=json_file, image=image, web_apps=web_apps, config_file=config, play=play)
+    sys.exit(code)
 
 
 @click.command(short_help="Set up this machine: Apptainer, image, model.")
 @click.argument("config", required=False, type=ConfigFile(), metavar="[CONFIG]")
-@click.option("--image", metavar="NAME", help="Desktop image: core, full (all applications), or a path.")
+@click.option("--image", metavar="NAME", help="Desktop image: core, full, osworld (most programs), or a path.")
 @click.option("--mirror", metavar="URL", help="Debian archive to install from. Default: that of this machine's apt sources.")
 @click.option("--download", is_flag=True, help="Fetch a model.name of the Hugging Face hub that is not in the cache.")
 def setup(config: Path | None, image: str | None, mirror: str | None, *, download: bool) -> None:

@@ -17,6 +17,7 @@ from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.models.folder import is_model_folder, model_folder
 
 if TYPE_CHECKING:
+    from computerrl.common.config import DesktopConfig
     from computerrl.env_server.tasks.osworld.check import Report
 
 
@@ -54,14 +55,16 @@ def run_check(
     assets: Path | None,
     json_file: Path | None,
     apps: Sequence[str],
+    image: str | None = None,
     config_file: Path | None = None,
     play: bool = False,
 ) -> int:
     """Print the report and write it to ``json_file``. Returns the exit code: 0 when all tasks can run, else 1.
 
-    ``play``: also set up each task on a desktop, and evaluate it untouched.
+    ``image``: that of the desktops; None: the configured one. ``play``: also set up each task on a desktop, and evaluate it
+    untouched.
     """
-    from computerrl.env_server.tasks.osworld.abilities import DEFAULT_APPS, Abilities
+    from computerrl.env_server.tasks.osworld.abilities import DEFAULT_APPS, abilities_of
     from computerrl.env_server.tasks.osworld.check import check_folder
     from computerrl.env_server.tasks.osworld.families import missing_readers
 
@@ -69,17 +72,18 @@ def run_check(
         raise ConfigError([Problem("DIR", f"there is no folder {str(folder)!r}", "give the folder with the tasks' JSON files")])
     if play and apps:
         raise ConfigError([Problem("--app", "does not go with --play", "leave out --app, or --play")])
-    abilities = Abilities(frozenset(apps) if apps else DEFAULT_APPS)
+    desktops = _desktops(config_file, image)
+    abilities = abilities_of(desktops.image, apps=frozenset(apps) if apps else DEFAULT_APPS)
     missing = missing_readers()
     if missing:
         click.echo(f"expected files are not read: {', '.join(missing)} not installed (make setup WITH=osworld)", err=True)
     report = check_folder(folder, assets=assets, abilities=abilities, read_gold=not missing)
     if play and report.num_runnable:
-        from computerrl.env_server.serving.play_tasks import DESKTOPS, played
+        from computerrl.env_server.serving.play_tasks import played
         from computerrl.env_server.tasks.family import OSWORLD_PREFIX
 
-        tasks = TasksConfig(osworld=str(folder), osworld_assets=None if assets is None else str(assets))
-        desktops = load_config(config_file).desktop if config_file else DESKTOPS
+        # Judgements run in another folder.
+        tasks = TasksConfig(osworld=os.path.abspath(folder), osworld_assets=None if assets is None else os.path.abspath(assets))
         progress = functools.partial(click.echo, err=True)
         report = played(report, tasks, desktops, prefix=OSWORLD_PREFIX, progress=progress)
     needed = _tokens_needed(load_config(config_file) if config_file else RunConfig())
@@ -93,25 +97,42 @@ def run_check(
     return 0 if report.num_runnable == len(report.tasks) else 1
 
 
-def run_import(folder: Path, out: Path, *, json_file: Path | None, config_file: Path | None = None, play: bool = False) -> int:
+def _desktops(config_file: Path | None, image: str | None) -> DesktopConfig:
+    from computerrl.env_server.serving.play_tasks import DESKTOPS
+
+    desktops = load_config(config_file).desktop if config_file else DESKTOPS
+    return desktops if image is None else desktops.model_copy(update={"image": image})
+
+
+def run_import(
+    folder: Path,
+    out: Path,
+    *,
+    json_file: Path | None,
+    image: str | None = None,
+    web_apps: Path | None = None,
+    config_file: Path | None = None,
+    play: bool = False,
+) -> int:
     """Import the task bundles in ``folder`` into ``out``, print the report and write it to ``json_file``. Returns the exit code:
     0 when no bundle is broken, else 1.
 
-    ``play``: also play each bundle on a desktop, untouched and with its own solution.
+    ``web_apps``: web applications that bundles name. ``play``: also play each bundle on a desktop, untouched and with its own
+    solution.
     """
-    from computerrl.env_server.serving.play_tasks import DESKTOPS, played
+    from computerrl.env_server.serving.play_tasks import played
     from computerrl.env_server.tasks.bundles import imported
     from computerrl.env_server.tasks.family import BUNDLE_PREFIX
 
-    desktops = load_config(config_file).desktop if config_file else DESKTOPS
+    desktops = _desktops(config_file, image)
     if play and desktops.driver != "apptainer":
         reason = f"{desktops.driver!r} would run the bundles' programs outside a container"
         raise ConfigError([Problem("desktop.driver", reason, "set desktop.driver: apptainer, or leave out --play")])
-    index = imported.import_bundles(folder, out, image=desktops.image)
+    index = imported.import_bundles(folder, out, image=desktops.image, web_apps=web_apps)
     report = imported.report_of(index)
     if play and report.num_runnable:
         progress = functools.partial(click.echo, err=True)
-        report = played(report, TasksConfig(imported=str(out)), desktops, prefix=BUNDLE_PREFIX, progress=progress)
+        report = played(report, TasksConfig(imported=os.path.abspath(out)), desktops, prefix=BUNDLE_PREFIX, progress=progress)
         imported.write_index(out, imported.with_report(index, report))
     _print_report(report, bad="broken ")
     _print_reasons(report)

@@ -15,10 +15,20 @@ from urllib.parse import unquote, urlsplit
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from computerrl.common.errors import ConfigError, Problem
+from computerrl.env_server.tasks.bundles import hub
 from computerrl.env_server.tasks.osworld.assets import MAX_ASSET_BYTES
-from computerrl.env_server.tasks.osworld.format import Download, DownloadStep, SetupStep, Upload, UploadStep
+from computerrl.env_server.tasks.osworld.format import (
+    Download,
+    DownloadStep,
+    ExecuteStep,
+    LaunchStep,
+    SetupStep,
+    Upload,
+    UploadStep,
+)
 
-TASK_FILE, REWARD = "task.json", "reward.py"
+TASK_FILES, REWARD = ("task.json", "config.json"), "reward.py"
+"""Names of the file that describes the task: as collections are published, and as the programs that make them write it."""
 _SETUP = "initial_setup"
 _SCRIPT_ENDINGS = (".py", ".sh")
 _SOLUTIONS = tuple(f"{name}{ending}" for name in ("solution", "golden_patch") for ending in _SCRIPT_ENDINGS)
@@ -74,6 +84,18 @@ class _TaskJson(BaseModel):
     def _split(cls, value: Any) -> Any:
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
+    @field_validator("config", mode="before")
+    @classmethod
+    def _nested(cls, value: Any) -> Any:
+        """Steps as the makers' programs write them have their parameters beside the type."""
+        if not isinstance(value, list):
+            return value
+        flat = [isinstance(one, dict) and isinstance(one.get("type"), str) and "parameters" not in one for one in value]
+        return [
+            {"type": one["type"], "parameters": {key: one[key] for key in one if key != "type"}} if is_flat else one
+            for one, is_flat in zip(value, flat, strict=True)
+        ]
+
     @field_validator("web_app", mode="before")
     @classmethod
     def _named(cls, value: Any) -> Any:
@@ -113,9 +135,14 @@ class Bundle:
     """Path relative to the bundle -> content, for every file."""
 
     @property
+    def task_file(self) -> str:
+        """Name of the file that describes the task."""
+        return _task_file(self.files)
+
+    @property
     def setup(self) -> str:
         """The set-up script; empty where there is none."""
-        return next((name for name in (f"{_SETUP}{ending}" for ending in _SCRIPT_ENDINGS) if name in self.files), "")
+        return _setup_of(self.files)
 
     @property
     def documents(self) -> list[str]:
@@ -133,9 +160,14 @@ class Bundle:
         return [name for name in (self.setup, REWARD, self.solution) if name]
 
     @property
+    def web_names(self) -> list[str]:
+        """Names of web applications that the scripts name and the bundle does not bring."""
+        return [] if self.web else hub.named([self.files[name].decode("utf-8-sig") for name in self.scripts])
+
+    @property
     def plain_files(self) -> dict[str, bytes]:
         """Files that accompany a script: all but the scripts, the documents and the web application."""
-        own = {TASK_FILE, *self.scripts, *self.documents}
+        own = {self.task_file, *self.scripts, *self.documents}
         return {name: data for name, data in self.files.items() if name not in own and not self._is_web(name)}
 
     @property
@@ -160,15 +192,24 @@ def read_bundle(folder: Path) -> Bundle:
     """The bundle in ``folder``. Raises `ConfigError` that names each wrong file or field and what to do."""
     files = _read_files(folder)
     _require(folder, _wrong_scripts(files))
-    task = _read_task(folder, files[TASK_FILE])
+    task = _read_task(folder, _task_file(files), files)
     name = task.id or folder.name
     if not is_task_name(name):
         reason = f"{name!r:.120} is no name of a task: letters, digits, `_`, `-` and single dots, at most {_MAX_NAME_CHARS}"
         _require(folder, [("id", reason)])
     web, wrong = _web_app(task.web_app, files)
     _require(folder, wrong)
-    steps = tuple(_with_own_files(step, files) for step in task.config)
-    return Bundle(name, task.instruction, tuple(task.apps), steps, web, task.max_reward, files)
+    steps = [_with_own_files(step, files) for step in task.config]
+    steps = [step for step in steps if not _is_about(step, _setup_of(files))]
+    return Bundle(name, task.instruction, tuple(task.apps), tuple(steps), web, task.max_reward, files)
+
+
+def _task_file(files: Mapping[str, bytes]) -> str:
+    return next((name for name in TASK_FILES if name in files), TASK_FILES[0])
+
+
+def _setup_of(files: Mapping[str, bytes]) -> str:
+    return next((name for name in (f"{_SETUP}{ending}" for ending in _SCRIPT_ENDINGS) if name in files), "")
 
 
 def is_task_name(name: str) -> bool:
@@ -218,7 +259,7 @@ def _content(path: str) -> bytes:
 
 
 def _wrong_scripts(files: Mapping[str, bytes]) -> Iterator[tuple[str, str]]:
-    for name in (TASK_FILE, REWARD):
+    for name in (_task_file(files), REWARD):
         if name not in files:
             yield name, "is missing"
     setups = [f"{_SETUP}{ending}" for ending in _SCRIPT_ENDINGS]
@@ -226,7 +267,7 @@ def _wrong_scripts(files: Mapping[str, bytes]) -> Iterator[tuple[str, str]]:
         there = [name for name in names if name in files]
         if len(there) > 1:
             yield there[1], f"is a second {what} script beside {there[0]}"
-    for name in (TASK_FILE, REWARD, *setups, *_SOLUTIONS):
+    for name in (_task_file(files), REWARD, *setups, *_SOLUTIONS):
         data = files.get(name, b"")
         if len(data) > MAX_SCRIPT_BYTES:
             yield name, f"has {len(data)} bytes; at most {MAX_SCRIPT_BYTES} are read"
@@ -244,17 +285,17 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
-def _read_task(folder: Path, data: bytes) -> _TaskJson:
+def _read_task(folder: Path, name: str, files: Mapping[str, bytes]) -> _TaskJson:
     try:
-        return _TaskJson.model_validate(json.loads(data.decode("utf-8-sig")))
+        return _TaskJson.model_validate(json.loads(files[name].decode("utf-8-sig")))
     except ValidationError as error:
         wrong = []
         for found in error.errors(include_url=False):
             where = ".".join(map(str, found["loc"])) or "the file"
             given = "" if found["type"] == "missing" else f", found {found['input']!r:.80}"
-            wrong.append((f"{TASK_FILE}: {where}", f"{found['msg']}{given}"))
+            wrong.append((f"{name}: {where}", f"{found['msg']}{given}"))
     except (ValueError, RecursionError) as error:
-        wrong = [(TASK_FILE, f"is no JSON that can be read: {error}")]
+        wrong = [(name, f"is no JSON that can be read: {error}")]
     _require(folder, wrong)
     raise AssertionError("unreachable")
 
@@ -264,7 +305,7 @@ def _web_app(settings: WebSettings | None, files: Mapping[str, bytes]) -> tuple[
     tops = {name.partition("/")[0] for name in files if "/" in name}
     named = [name for name in _WEB_FOLDERS if name in tops]
     if settings is None and len(named) > 1:
-        return None, [("web_app", f"{' and '.join(named)} could each be the web application: name one in {TASK_FILE}")]
+        return None, [("web_app", f"{' and '.join(named)} could each be the web application: name one in {_task_file(files)}")]
     if settings is None and not named:
         return None, []
     settings = settings or WebSettings(folder=named[0])
@@ -294,6 +335,24 @@ def _node_entry(inside: Mapping[str, bytes]) -> str:
         if isinstance(main, str) and main:
             return os.path.normpath(main)
     return next((name for name in _NODE_FILES if name in inside), "")
+
+
+def _is_about(step: SetupStep, setup: str) -> bool:
+    """Does the step bring or run the set-up script, which runs in any case?"""
+    parameters = step.parameters
+    if not setup:
+        return False
+    if isinstance(parameters, DownloadStep):
+        return [file.url for file in parameters.files] == [setup]
+    if isinstance(parameters, UploadStep):
+        return [file.local_path for file in parameters.files] == [setup]
+    if isinstance(parameters, (LaunchStep, ExecuteStep)):
+        words = parameters.command.split() if isinstance(parameters.command, str) else list(parameters.command)
+        return len(words) == 2 and words[0] in _INTERPRETERS and PurePosixPath(words[1]).name == setup
+    return False
+
+
+_INTERPRETERS = frozenset({"python", "python3", "bash", "sh"})
 
 
 def _with_own_files(step: SetupStep, files: Mapping[str, bytes]) -> SetupStep:

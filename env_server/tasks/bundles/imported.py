@@ -16,15 +16,16 @@ from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.run_files.run_folder import write_atomically
 from computerrl.env_server.driver import TaskInstance
 from computerrl.env_server.tasks.bundles.checks import applications, refusals
-from computerrl.env_server.tasks.bundles.format import TASK_FILE, Bundle, is_task_name, read_bundle
+from computerrl.env_server.tasks.bundles.format import TASK_FILES, Bundle, is_task_name, read_bundle
+from computerrl.env_server.tasks.bundles.hub import Hub
 from computerrl.env_server.tasks.bundles.task import BundleTask
 from computerrl.env_server.tasks.family import BUNDLE_PREFIX, Family
-from computerrl.env_server.tasks.osworld.abilities import Refusal
+from computerrl.env_server.tasks.osworld.abilities import TOOLS_IMAGE, Refusal
 from computerrl.env_server.tasks.osworld.check import Checked, Report
 from computerrl.env_server.tasks.osworld.families import our_apps
 
 INDEX = "index.json"
-_TASKS = "tasks"
+_TASKS, _WEB_APPS = "tasks", "web_apps"
 _VERSION: Final = 1
 _FIELD = "tasks.imported"
 _MAX_INDEX_BYTES = 256 << 20
@@ -54,6 +55,8 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Every reason why it is not played; empty: it is."""
     digest: str = ""
     """`Bundle.digest`; empty where the bundle could not be read."""
+    hub_digest: str = ""
+    """`Hub.digest` of the web applications that it names; empty: none."""
 
 
 class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,23 +65,30 @@ class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int
     format: str
     tasks: tuple[Entry, ...]
+    image: str = "full"
+    """Image of the desktops that it was checked for."""
 
 
 _DECODER = msgspec.json.Decoder(Index)
 
 
-def import_bundles(folder: Path, out: Path, *, image: str) -> Index:
+def import_bundles(folder: Path, out: Path, *, image: str, web_apps: Path | None = None) -> Index:
     """Read each folder in ``folder`` as a bundle, copy those that can be played on ``image`` into ``out``, and write the index.
+    ``web_apps``: a CUA-Gym-Hub with the web applications that bundles name; those that are needed are copied, too.
 
     Runs nothing. Raises `ConfigError` for a wrong ``folder`` or ``out``.
     """
     paths = _bundle_folders(folder)
+    hub = None if web_apps is None else Hub.open(web_apps, field="--web-apps")
     _prepare(folder, out)
-    write_index(out, Index(_VERSION, "cua-gym", ()))  # an import that ends early leaves a folder that the next one may replace
+    write_index(
+        out, Index(_VERSION, "cua-gym", (), image)
+    )  # an import that ends early leaves a folder that the next one may replace
     entries: list[Entry] = []
     ids: set[str] = set()
+    names: set[str] = set()
     for path in paths:
-        entry, bundle = _entry(path, image)
+        entry, bundle = _entry(path, image, hub)
         if bundle is not None and entry.id in ids:
             reason = Reason("broken", "id", f"{entry.id} is the id of another bundle")
             entry, bundle = msgspec.structs.replace(entry, broken=(*entry.broken, reason), digest=""), None
@@ -86,7 +96,10 @@ def import_bundles(folder: Path, out: Path, *, image: str) -> Index:
         ids |= {entry.id} if bundle is not None else set()
         if bundle is not None and not entry.broken:
             _copy(bundle, out / _TASKS / entry.id)
-    index = Index(_VERSION, "cua-gym", tuple(entries))
+            names |= set(bundle.web_names)
+    if hub is not None:
+        hub.copy(sorted(names), out / _WEB_APPS)
+    index = Index(_VERSION, "cua-gym", tuple(entries), image)
     write_index(out, index)
     return index
 
@@ -137,7 +150,7 @@ def with_report(index: Index, report: Report) -> Index:
 def families(folder: Path) -> Mapping[str, Family]:
     """A family for each bundle of an imported folder that is not broken, by name. Raises `ConfigError` when there is none."""
     index = read_index(folder)
-    found = {BUNDLE_PREFIX + entry.id: _family(folder, entry) for entry in index.tasks if not entry.broken}
+    found = {BUNDLE_PREFIX + entry.id: _family(folder, entry, index.image) for entry in index.tasks if not entry.broken}
     if not found:
         reason = f"all {len(index.tasks)} bundles of {str(folder)!r:.200} are broken"
         raise ConfigError([Problem(_FIELD, reason, f"see the reasons in {INDEX}, and import them again")])
@@ -155,7 +168,7 @@ def refusal(folder: Path, name: str) -> str:
 def _bundle_folders(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise ConfigError([Problem("DIR", f"there is no folder {str(folder)!r:.200}", "give the folder with the bundles")])
-    if (folder / TASK_FILE).exists():
+    if any((folder / name).exists() for name in TASK_FILES):
         raise ConfigError([Problem("DIR", f"{str(folder)!r:.200} is a bundle itself", "give the folder above it")])
     found = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     if not found:
@@ -175,14 +188,15 @@ def _prepare(folder: Path, out: Path) -> None:
             reason = f"{str(out)!r:.200} holds other files"
             raise ConfigError([Problem("OUT", reason, "name a new folder, or one that an import wrote")])
         (out / INDEX).unlink(missing_ok=True)
-        shutil.rmtree(out / _TASKS, ignore_errors=True)
+        for name in (_TASKS, _WEB_APPS):
+            shutil.rmtree(out / name, ignore_errors=True)
         (out / _TASKS).mkdir()
     except OSError as error:
         reason = f"{str(out)!r:.200} cannot be written: {error.strerror}"
         raise ConfigError([Problem("OUT", reason, "name a folder that can be written")]) from error
 
 
-def _entry(path: Path, image: str) -> tuple[Entry, Bundle | None]:
+def _entry(path: Path, image: str, hub: Hub | None) -> tuple[Entry, Bundle | None]:
     """The entry of the bundle in ``path``; the bundle itself where it could be read."""
     try:
         if path.is_symlink():
@@ -191,14 +205,16 @@ def _entry(path: Path, image: str) -> tuple[Entry, Bundle | None]:
     except ConfigError as error:
         wrong = [Reason("broken", one.field.removeprefix(f"{path}: "), one.reason) for one in error.problems]
         return Entry(_shown(path.name), _shown(path.name), broken=tuple(wrong)), None
+    found = refusals(bundle, path, image=image, hub=hub)
     entry = Entry(
         _shown(path.name),
         bundle.id,
         bundle.instruction,
         tuple(our_apps(applications(bundle))),
         has_solution=bool(bundle.solution),
-        broken=_reasons(refusals(bundle, path, image=image)),
+        broken=_reasons(found),
         digest=bundle.digest,
+        hub_digest=hub.digest(bundle.web_names) if hub and not found else "",
     )
     return entry, bundle
 
@@ -224,8 +240,9 @@ def _checked(entry: Entry) -> Checked:
     return Checked(entry.path, entry.id, found, entry.instruction, entry.has_solution)
 
 
-def _family(folder: Path, entry: Entry) -> Family:
-    task = BundleTask(folder / _TASKS / entry.id, entry.digest)
+def _family(folder: Path, entry: Entry, image: str) -> Family:
+    hub = Hub(folder / _WEB_APPS) if entry.hub_digest else None
+    task = BundleTask(folder / _TASKS / entry.id, entry.digest, hub, entry.hub_digest)
 
     def build(_: random.Random) -> TaskInstance:
         return task.as_instance(entry.instruction)
@@ -239,4 +256,5 @@ def _family(folder: Path, entry: Entry) -> Family:
         has_demonstrator=False,
         is_default=False,
         more_apps=frozenset(entry.apps[1:]),
+        needs_tools=image == TOOLS_IMAGE,
     )

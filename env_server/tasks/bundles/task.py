@@ -16,9 +16,9 @@ from pathlib import Path
 from computerrl.common.errors import ConfigError, TaskFailed
 from computerrl.common.messages import Action, Evaluation, Observation
 from computerrl.env_server.driver import Getter, TaskInstance
-from computerrl.env_server.tasks.bundles import static_server
-from computerrl.env_server.tasks.bundles.checks import PLACEHOLDER
+from computerrl.env_server.tasks.bundles import hub, stand_ins, static_server
 from computerrl.env_server.tasks.bundles.format import REWARD, Bundle, WebApp, read_bundle
+from computerrl.env_server.tasks.bundles.hub import Hub
 from computerrl.env_server.tasks.bundles.verdicts import no_verdict, tail_of, verdict_of
 from computerrl.env_server.tasks.family import DONE
 from computerrl.env_server.tasks.osworld.assets import Assets
@@ -58,6 +58,10 @@ class BundleTask:
     """The bundle's folder, which is read anew for each set-up and each judgement: thousands of bundles do not fit memory."""
     digest: str
     """`Bundle.digest` at the time of the import."""
+    web_apps: Hub | None = None
+    """Web applications that bundles name."""
+    hub_digest: str = ""
+    """`Hub.digest` of those that this one names."""
 
     def as_instance(self, instruction: str) -> TaskInstance:
         """The task as drivers play it; everything goes through the getter kind ``osworld`` (`CalledDesktop`).
@@ -76,7 +80,7 @@ class BundleTask:
             lambda get: self.evaluate(CalledDesktop(get)),
             demonstrate,
             prepare=lambda get: self.set_up(CalledDesktop(get)),
-            digest=lambda: self.digest,
+            digest=lambda: self.digest + self.hub_digest,
         )
 
     def set_up(self, desktop: OsworldDesktop) -> None:
@@ -84,10 +88,13 @@ class BundleTask:
         bundle = self._read()
         if bundle.web:
             _serve(desktop, bundle, bundle.web)
+        if bundle.web_names:
+            self._serve_hub(desktop, bundle.web_names)
         for name in bundle.documents:
             desktop.put_file(f"{HOME}/{name}", bundle.files[name])
         if bundle.setup:
-            _run(desktop, bundle, bundle.setup, limit_s=SETUP_LIMIT_S)
+            for command in _run(desktop, bundle, bundle.setup, limit_s=SETUP_LIMIT_S):
+                desktop.launch(command)
         carrier = Carrier(desktop, Assets(self.folder))
         for step in bundle.steps:
             carrier.carry_out(step)
@@ -112,7 +119,8 @@ class BundleTask:
         files = {**bundle.plain_files, REWARD: _filled(bundle, REWARD)}
         command = [*_REWARD_LIMITS, "env", "-C", place, "python3", f"{place}/{REWARD}"]
         desktop.bring_own_files()
-        if bundle.web and not desktop.serve(_RUNNING, bundle.web.port):
+        served = [bundle.web.port] if bundle.web else list(hub.ports(bundle.web_names).values())
+        if not all(desktop.serve(_RUNNING, port) for port in served):
             return no_verdict("the task's web application has been ended")
         try:
             answer = desktop.run(
@@ -122,6 +130,14 @@ class BundleTask:
             return no_verdict(f"the reward script cannot be brought: {error}")
         desktop.run(["rm", "-rf", place])
         return verdict_of(answer, max_reward=bundle.max_reward, limit_s=REWARD_LIMIT_S)
+
+    def _serve_hub(self, desktop: OsworldDesktop, names: Sequence[str]) -> None:
+        """Start web applications of the hub. Raises `TaskFailed`."""
+        assert self.web_apps is not None, "a bundle that names applications is imported with them"
+        _require_node(desktop)
+        place = _unpack(desktop, self.web_apps.files(names))
+        for name, port in hub.ports(names).items():
+            desktop.serve(hub.command(place, name, port), port)
 
     def _read(self) -> Bundle:
         try:
@@ -133,24 +149,29 @@ class BundleTask:
         return bundle
 
 
-def _run(desktop: OsworldDesktop, bundle: Bundle, name: str, *, limit_s: float) -> None:
-    """Run a script to its end in a folder with the bundle's plain files, which is gone afterwards. Raises `TaskFailed`."""
-    place = _unpack(desktop, {**bundle.plain_files, name: _filled(bundle, name)})
-    program = _PROGRAMS[Path(name).suffix]
-    answer = desktop.run([*_SCRIPT_LIMITS, "env", "-C", place, program, f"{place}/{name}"], timeout_s=limit_s)
+def _run(desktop: OsworldDesktop, bundle: Bundle, name: str, *, limit_s: float) -> Sequence[Sequence[str]]:
+    """Run a script to its end in a folder with the bundle's plain files, which is gone afterwards. Returns the command lines of
+    applications that it started, none of which has run. Raises `TaskFailed`."""
+    place = _unpack(desktop, {**bundle.plain_files, **stand_ins.files(), name: _filled(bundle, name)})
+    command = stand_ins.with_stand_ins([_PROGRAMS[Path(name).suffix], f"{place}/{name}"], place)
+    answer = desktop.run([*_SCRIPT_LIMITS, "env", "-C", place, *command], timeout_s=limit_s)
+    noted = desktop.read_file(stand_ins.notes(place))
     desktop.run(["rm", "-rf", place])
     if answer.returncode == 124:
         raise TaskFailed(f"{name} did not end within {limit_s:g} s")
     if answer.returncode != 0:
         raise TaskFailed(f"{name} ended with code {answer.returncode}{tail_of(answer)}")
+    try:
+        return list(stand_ins.started(noted or b""))
+    except ValueError as error:
+        raise TaskFailed(f"what {name} has started cannot be read: {error}") from error
 
 
 def _serve(desktop: OsworldDesktop, bundle: Bundle, web: WebApp) -> None:
     """Start the web application. Raises `TaskFailed`."""
     place = _unpack(desktop, bundle.web_files)
     if web.entry:
-        if desktop.run(["node", "--version"]).returncode != 0:
-            raise TaskFailed("the web application needs the program node, which the desktop's image lacks")
+        _require_node(desktop)
         command = ["prlimit", "--core=0", "env", "-C", place, f"PORT={web.port}", "HOST=127.0.0.1", "node", web.entry]
         desktop.serve(command, web.port)
         return
@@ -159,11 +180,15 @@ def _serve(desktop: OsworldDesktop, bundle: Bundle, web: WebApp) -> None:
     desktop.run(["rm", "-rf", place])
 
 
+def _require_node(desktop: OsworldDesktop) -> None:
+    if desktop.run(["node", "--version"]).returncode != 0:
+        raise TaskFailed("the web application needs the program node, which the desktop's image lacks: use image osworld")
+
+
 def _filled(bundle: Bundle, name: str) -> bytes:
-    """A script with the web application's address in place of each placeholder."""
-    if bundle.web is None:
-        return bundle.files[name]
-    return PLACEHOLDER.sub(bundle.web.address, bundle.files[name].decode("utf-8-sig")).encode()
+    """A script with addresses in place of the web applications' names."""
+    other = bundle.web.port if bundle.web else None
+    return hub.filled(bundle.files[name].decode("utf-8-sig"), hub.ports(bundle.web_names), other=other).encode()
 
 
 def _unpack(desktop: OsworldDesktop, files: Mapping[str, bytes]) -> str:

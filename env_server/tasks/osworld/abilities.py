@@ -107,6 +107,18 @@ class Abilities:
     """What the desktops can do."""
 
     apps: frozenset[str] = DEFAULT_APPS
+    has_tools: bool = False
+    """Is their image `osworld`, or one like it, with the programs in `TOOLS`?"""
+
+
+TOOLS_IMAGE = "osworld"
+"""Image with `TOOLS`."""
+_WITHOUT_TOOLS = ("core", "full")
+
+
+def abilities_of(image: str, *, apps: frozenset[str] = DEFAULT_APPS) -> Abilities:
+    """What desktops of ``image`` can do. What somebody else's image holds shows when a desktop runs a task."""
+    return Abilities(apps, has_tools=image not in _WITHOUT_TOOLS)
 
 
 def refusals(task: TaskFile, *, assets: Assets, abilities: Abilities | None = None) -> list[Refusal]:
@@ -134,7 +146,8 @@ def _of_task(task: TaskFile, abilities: Abilities) -> Iterator[Refusal]:
         for reason in network_wishes(task.instruction):
             yield Refusal("network", "instruction", reason)
         for program in missing_programs(task.instruction):
-            yield Refusal("app", "instruction", f"program {program}")
+            if not (abilities.has_tools and program in TOOLS):
+                yield Refusal("app", "instruction", f"program {program}")
     for field in task.evaluator.unknown_fields:
         yield Refusal("unsupported", "evaluator", f"unknown field {field}")
 
@@ -173,7 +186,7 @@ def step_refusals(step: SetupStep, where: str, assets: Assets, abilities: Abilit
     parameters = step.parameters
     for field in getattr(parameters, "unknown_fields", ()):
         yield Refusal("unsupported", where, f"unknown field {field}")
-    if step.type in _NEVER:
+    if step.type in _NEVER and not (abilities.has_tools and _NEVER[step.type][0] == "gnome"):
         yield Refusal(_NEVER[step.type][0], where, _NEVER[step.type][1])
     elif isinstance(parameters, DownloadStep):
         for file in parameters.files:
@@ -209,16 +222,23 @@ def _of_asset(url: str, where: str, assets: Assets) -> Iterator[Refusal]:
 # --- commands --------------------------------------------------------------------------------------------------------
 
 _IMPOSSIBLE: tuple[tuple[Kind, re.Pattern[str]], ...] = (
-    ("root", re.compile(r"\bsudo\b|\{CLIENT_PASSWORD\}|\bsu -|\b(?:useradd|adduser|usermod|chpasswd|visudo)\b|\bsnap\b")),
-    ("root", re.compile(r"\bapt(?:-get)? +install")),
-    ("gnome", re.compile(r"\b(?:gsettings|dconf|gnome-(?:shell|session|extensions|control-center|screensaver-command))\b")),
+    ("root", re.compile(r"\b(?:useradd|adduser|usermod|chpasswd|visudo)\b|\bsnap\b")),
+    ("gnome", re.compile(r"\b(?:dconf|gnome-(?:shell|session|extensions|control-center|screensaver-command))\b")),
     ("sound", re.compile(r"\b(?:pactl|pacmd|amixer|alsamixer|pulseaudio|wpctl)\b")),
-    ("session", re.compile(r"\b(?:timedatectl|loginctl|hostnamectl|localectl|systemctl|journalctl)\b")),
+    ("session", re.compile(r"\b(?:loginctl|hostnamectl|localectl|systemctl|journalctl)\b")),
     ("network", re.compile(r"\b(?:wget|speedtest(?:-cli)?)\b|\bcurl\b(?!.*(?:localhost|127\.0\.0\.1))")),
     ("network", re.compile(r"\bpip3? +install +(?![./~])|\bgit +(?:clone|pull|push|fetch)\b")),
     # The image has no pip, not even for a file that is there.
     ("unsupported", re.compile(r"\bpip3? +install +[./~]")),
 )
+_IMPOSSIBLE_WITHOUT_TOOLS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
+    ("root", re.compile(r"\bsudo\b|\{CLIENT_PASSWORD\}|\bsu -")),
+    ("root", re.compile(r"\bapt(?:-get)? +install")),
+    ("gnome", re.compile(r"\bgsettings\b")),
+    ("session", re.compile(r"\btimedatectl\b")),
+)
+_INSTALLED = re.compile(r"\bapt(?:-get)? +install((?: +[\w+.-]+)+)")
+"""Names and options after it."""
 _PROGRAMS: Mapping[str, str] = {
     "code": "vs_code", "google-chrome": "chrome", "google-chrome-stable": "chrome", "chromium": "chrome",
     "chromium-browser": "chrome",
@@ -232,12 +252,10 @@ _PROGRAMS: Mapping[str, str] = {
     "rhythmbox": "rhythmbox",
 }  # fmt: skip
 """Program -> application, for those that a desktop may lack."""
-ABSENT_PROGRAMS = frozenset(
-    {
-        "unzip", "zip", "7z", "xz", "git", "gio", "jq", "bc", "xsel", "xclip", "wmctrl", "convert", "ffmpeg", "vim", "nano",
-        "docker", "npm", "node", "conda",
-    }
-)  # fmt: skip
+TOOLS = frozenset({"bc", "gio", "git", "jq", "node", "sysstat", "unzip", "xsel", "xz", "zip"})
+"""Programs, by the names of commands or of packages, that the image `osworld` has and the others lack. It also has a `sudo`,
+an `apt` that knows what is installed, `gsettings` and `timedatectl`."""
+ABSENT_PROGRAMS = frozenset({"7z", "xclip", "wmctrl", "convert", "ffmpeg", "vim", "nano", "docker", "npm", "conda"})
 """Programs that no image has: without them a set-up does nothing, and an evaluator sees no solution."""
 _UNPACKS_XZ = re.compile(r"\btar\b.*(?:\s-?[a-zA-Z]*J[a-zA-Z]*\s|--xz\b|\.t?xz\b)")
 _IGNORED = frozenset({"socat"})
@@ -256,7 +274,8 @@ def _words(command: Command) -> list[str]:
 def command_refusals(command: Command, where: str, abilities: Abilities, *, shell: bool) -> Iterator[Refusal]:
     """Everything that keeps a command, which stands at ``where``, from being run, as far as its words show."""
     text = command if isinstance(command, str) else " ".join(command)
-    for kind, pattern in _IMPOSSIBLE:
+    impossible = _IMPOSSIBLE if abilities.has_tools else (*_IMPOSSIBLE, *_IMPOSSIBLE_WITHOUT_TOOLS)
+    for kind, pattern in impossible:
         match = pattern.search(text)
         if match is not None:
             yield Refusal(kind, where, f"command uses {match.group().strip()}")
@@ -265,11 +284,17 @@ def command_refusals(command: Command, where: str, abilities: Abilities, *, shel
     except Untranslatable as error:
         yield Refusal("unsupported", where, str(error))
     for program in (*programs(command), *(["xz"] if _UNPACKS_XZ.search(text) else [])):
-        if program in ABSENT_PROGRAMS:
+        if program in ABSENT_PROGRAMS or (program in TOOLS and not abilities.has_tools):
             yield Refusal("app", where, f"program {program}")
         app = _PROGRAMS.get(program)
         if app is not None and app not in abilities.apps:
             yield Refusal("app", where, f"program {program} (application {app})")
+
+    if abilities.has_tools:
+        for names in _INSTALLED.findall(text):
+            for name in names.split():
+                if name not in TOOLS and not name.startswith("-"):
+                    yield Refusal("network", where, f"installs {name}")
 
 
 def programs(command: Command) -> list[str]:
@@ -298,7 +323,6 @@ _OFFLINE_GETTERS: Mapping[str, tuple[Kind, str]] = {
     "number_of_search_results": ("network", "getter number_of_search_results reads a web site"),
     "conference_city_in_order": ("network", "getter conference_city_in_order reads a web site"),
     "time_diff_range": ("network", "getter time_diff_range compares to a web site"),
-    "vm_wallpaper": ("gnome", "getter vm_wallpaper reads GNOME's background"),
     "replay": ("unsupported", "getter replay has no published meaning"),
 }
 _PAGE_GETTERS = frozenset(
@@ -317,7 +341,6 @@ _UNTOLD = re.compile(r"\b(?:(attr|docattr|txt|val|act)[|:]|(application)\b)")
 `TREE_NAMESPACES`."""
 _METRIC_NEEDS: Mapping[str, tuple[Kind, str]] = {
     "is_added_to_steam_cart": ("network", "metric is_added_to_steam_cart reads a web site"),
-    "check_gnome_favorite_apps": ("gnome", "metric check_gnome_favorite_apps reads GNOME's settings"),
     **{name: ("unsupported", reason) for name, (_, reason) in REFUSED.items()},
 }
 
@@ -353,6 +376,8 @@ def _of_source(source: Source, where: str, assets: Assets, abilities: Abilities)
     if getter is None:
         yield Refusal("unsupported", where, f"unknown getter {source.type}")
         return
+    if source.type == "vm_wallpaper" and not abilities.has_tools:
+        yield Refusal("gnome", where, "getter vm_wallpaper reads GNOME's background")
     missing = [name for name in getter.needs if name not in source.args]
     if missing:
         yield Refusal("broken", where, f"lacks {', '.join(missing)}")

@@ -49,7 +49,9 @@ _BUTTONS |= {"primary": "left", "secondary": "right", "1": "left", "2": "middle"
 _MOST_TIMES = 100
 """Clicks or presses of one call."""
 _MAX_PAUSE_S = 600.0
-_PLACEHOLDER = re.compile(r"\{(SCREEN_WIDTH_HALF|SCREEN_HEIGHT_HALF|SCREEN_WIDTH|SCREEN_HEIGHT)\}")
+_PLACEHOLDER = re.compile(r"\{(SCREEN_WIDTH_HALF|SCREEN_HEIGHT_HALF|SCREEN_WIDTH|SCREEN_HEIGHT|CLIENT_PASSWORD)\}")
+_PASSWORD = "password"
+"""That of the user of OSWorld's machines, which the `sudo` of the image `osworld` asks for."""
 _PYTHON = re.compile(r"python3?(\.\d+)?")
 _PYTHON_COMMAND = re.compile(r"(^|[;&|(`\n]\s*)python(?=\s)")
 """Python as the first word of a command of a shell script."""
@@ -58,12 +60,13 @@ _INTERPRETED = re.compile(r"\bpyautogui\b")
 
 
 def fill_placeholders(command: Command, size: tuple[int, int]) -> Command:
-    """``command`` with the screen's size put in."""
+    """``command`` with the screen's size and the user's password put in."""
     width, height = size
-    values = {"SCREEN_WIDTH": width, "SCREEN_HEIGHT": height, "SCREEN_WIDTH_HALF": width // 2, "SCREEN_HEIGHT_HALF": height // 2}
+    sizes = {"SCREEN_WIDTH": width, "SCREEN_HEIGHT": height, "SCREEN_WIDTH_HALF": width // 2, "SCREEN_HEIGHT_HALF": height // 2}
+    values = {"CLIENT_PASSWORD": _PASSWORD} | {name: str(size) for name, size in sizes.items()}
 
     def fill(text: str) -> str:
-        return _PLACEHOLDER.sub(lambda match: str(values[match.group(1)]), text)
+        return _PLACEHOLDER.sub(lambda match: values[match.group(1)], text)
 
     return fill(command) if isinstance(command, str) else [fill(part) for part in command]
 

@@ -57,6 +57,10 @@ class Tab:
     """The page's content; only for the page in front."""
 
 
+BACKGROUND = ("org.gnome.desktop.background", "picture-uri")
+"""Schema and key of the setting that holds the address of the picture behind the windows."""
+
+
 @dataclass(frozen=True, slots=True)
 class InputEvent:
     """One thing done with mouse or keyboard."""

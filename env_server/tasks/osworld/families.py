@@ -11,6 +11,8 @@ from pathlib import Path
 from computerrl.common.errors import ConfigError, Problem
 from computerrl.env_server.driver import TaskInstance
 from computerrl.env_server.tasks.family import OSWORLD_PREFIX, Family
+from computerrl.env_server.tasks.osworld.abilities import TOOLS_IMAGE, abilities_of, refusals
+from computerrl.env_server.tasks.osworld.assets import Assets
 from computerrl.env_server.tasks.osworld.check import check_folder
 from computerrl.env_server.tasks.osworld.task import load_task
 
@@ -28,6 +30,8 @@ _APPS = {
     "editor": "editor",
 }
 """Names in task files -> ours; ``os`` may be any of them."""
+_ABILITIES = abilities_of(TOOLS_IMAGE)
+"""The most that any image of ours can do; a family says when it needs this one."""
 _FIELDS = ("tasks.osworld", "tasks.osworld_assets")
 READERS = {"av": "av", "cssselect": "cssselect", "mutagen": "mutagen", "pypdfium2": "pypdfium2", "rapidfuzz": "rapidfuzz"}
 """Package of setup.cfg's extra `osworld` -> the module that metrics import."""
@@ -48,7 +52,7 @@ def our_apps(names: Iterable[str]) -> list[str]:
 def families(folder: Path, assets: Path | None) -> Mapping[str, Family]:
     """By name, in the order of the files' paths. Raises `ConfigError` when none can be run, two have the same id, or the judges'
     packages are not installed."""
-    report = check_folder(folder, assets=assets, fields=_FIELDS)
+    report = check_folder(folder, assets=assets, abilities=_ABILITIES, fields=_FIELDS)
     if missing := missing_readers():
         reason = f"judging OSWorld tasks needs packages that are not installed here: {', '.join(missing)}"
         raise ConfigError([Problem("tasks.osworld", reason, "install them with `make setup WITH=osworld`")])
@@ -71,14 +75,14 @@ def families(folder: Path, assets: Path | None) -> Mapping[str, Family]:
 
 def refusal(folder: Path, assets: Path | None, name: str) -> str:
     """Why the task of that family's name cannot be run; empty when the folder has none."""
-    for checked in check_folder(folder, assets=assets, fields=_FIELDS).tasks:
+    for checked in check_folder(folder, assets=assets, abilities=_ABILITIES, fields=_FIELDS).tasks:
         if OSWORLD_PREFIX + checked.task_id == name and not checked.runnable:
             return "; ".join(str(one) for one in checked.refusals)
     return ""
 
 
 def _family(name: str, path: Path, assets: Path | None) -> Family:
-    task = load_task(path, assets)
+    task = load_task(path, assets, abilities=_ABILITIES)
 
     def build(_: random.Random) -> TaskInstance:
         return task.as_instance()
@@ -94,4 +98,5 @@ def _family(name: str, path: Path, assets: Path | None) -> Family:
         can_be_done=not task.file.evaluator.infeasible,
         is_default=False,
         more_apps=frozenset(apps[1:]),
+        needs_tools=bool(refusals(task.file, assets=Assets(assets))),
     )

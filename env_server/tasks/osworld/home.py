@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from computerrl.env_server.driver import SetupStep
 
 _FOLDERS = {
@@ -37,3 +39,14 @@ HOME_STEPS: tuple[SetupStep, ...] = (
     # A task that opens nothing would begin with a window that an earlier task has left.
     SetupStep("files_open", {"folder": "Desktop"}),
 )
+_PREFERENCES = "/Default/Preferences"
+_FIRST_PREFERENCES = json.dumps({"browser": {"check_default_browser": False, "has_seen_welcome_page": True}})
+
+
+def home_steps(config: str) -> tuple[SetupStep, ...]:
+    """`HOME_STEPS`, and for a set-up (as text) that changes the browser's settings before its first start, settings to change: on
+    the machines that task files are made for, the browser has run before."""
+    if not ("google-chrome/Default" in config and "Preferences" in config):
+        return HOME_STEPS
+    written = SetupStep("write_file", {"path": f".config/chromium{_PREFERENCES}", "text": _FIRST_PREFERENCES})
+    return (*HOME_STEPS[:-1], written, HOME_STEPS[-1])

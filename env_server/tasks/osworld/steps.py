@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from computerrl.common.errors import TaskFailed
 from computerrl.env_server.tasks.osworld.abilities import is_ignored
 from computerrl.env_server.tasks.osworld.assets import Assets
 from computerrl.env_server.tasks.osworld.commands import carry_out, converted_files, fill_placeholders, input_script, normalise
-from computerrl.env_server.tasks.osworld.desktop import OsworldDesktop, RunResult, bring
+from computerrl.env_server.tasks.osworld.desktop import BACKGROUND, OsworldDesktop, RunResult, bring
 from computerrl.env_server.tasks.osworld.format import (
     CloseTabsStep,
     DownloadStep,
@@ -29,6 +30,7 @@ from computerrl.env_server.tasks.osworld.format import (
     Until,
     UploadStep,
     VerifiedStep,
+    WallpaperStep,
     WindowStep,
 )
 
@@ -147,6 +149,12 @@ class Carrier:
     def _sleep(self, step: SleepStep) -> None:
         self.sleep(step.seconds)
 
+    def _set_wallpaper(self, step: WallpaperStep) -> None:
+        """Nothing shows it: the task is about the setting."""
+        answer = self.desktop.run(["gsettings", "set", *BACKGROUND, f"file://{quote(step.path)}"])
+        if answer.returncode != 0:
+            raise TaskFailed(f"the wallpaper cannot be set: {answer.stderr.strip()[-200:]}")
+
     # --- windows and pages ---
 
     def _open(self, step: OpenStep) -> None:
@@ -245,4 +253,5 @@ _ACTIONS: Mapping[type[Any], Callable[[Carrier, Any], None]] = {
     OpenTabsStep: Carrier._open_tabs,
     CloseTabsStep: Carrier._close_tabs,
     HistoryStep: Carrier._write_history,
+    WallpaperStep: Carrier._set_wallpaper,
 }

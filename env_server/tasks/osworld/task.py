@@ -32,7 +32,7 @@ from computerrl.env_server.tasks.osworld.format import (
 )
 from computerrl.env_server.tasks.osworld.getters import GETTERS, Context
 from computerrl.env_server.tasks.osworld.gold import fault_of
-from computerrl.env_server.tasks.osworld.home import HOME_STEPS
+from computerrl.env_server.tasks.osworld.home import home_steps
 from computerrl.env_server.tasks.osworld.metrics import metric
 from computerrl.env_server.tasks.osworld.metrics.files import BrokenFile
 from computerrl.env_server.tasks.osworld.metrics.matching import BadRule, require_arguments, rule_of
@@ -105,7 +105,7 @@ class OsworldTask:
 
         return TaskInstance(
             self.file.instruction,
-            HOME_STEPS,
+            home_steps(self.file.model_dump_json(include={"config"})),
             evaluate,
             _no_demonstration,
             judges_giving_up=True,

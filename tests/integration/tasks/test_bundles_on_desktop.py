@@ -75,16 +75,8 @@ def test_bundles_are_played_and_each_broken_one_says_why(tmp_path: Path, monkeyp
     expected = _write_all(tmp_path / "bundles")
     (tmp_path / "run.yaml").write_text(_CONFIG)
     out = tmp_path / "out"
-    arguments = [
-        "tasks",
-        "import",
-        "cua-gym",
-        str(tmp_path / "bundles"),
-        str(out),
-        "--play",
-        "--config",
-        str(tmp_path / "run.yaml"),
-    ]
+    monkeypatch.chdir(tmp_path)
+    arguments = ["tasks", "import", "cua-gym", "bundles", "out", "--play", "--config", "run.yaml"]
     result = CliRunner().invoke(cli, arguments)
     assert result.exit_code == 1, result.output
     index = {entry["path"]: entry for entry in json.loads((out / "index.json").read_text())["tasks"]}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from computerrl.common.messages import Evaluation
-from computerrl.env_server.driver import TaskInstance
 from computerrl.env_server.tasks.osworld import load_task
-from computerrl.env_server.tasks.osworld.abilities import ABSENT_PROGRAMS
+from computerrl.env_server.tasks.osworld.abilities import ABSENT_PROGRAMS, TOOLS
 from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
 from tests.support.desktops import Player, SharedDesktops
+from tests.support.tasks.osworld import judged, rule, says_whether, shell, typed
 
 _MAIL = "/home/user/.thunderbird/abc.default-release"
 _OFFICE = "/home/user/.config/libreoffice/4/user/registrymodifications.xcu"
@@ -40,20 +38,8 @@ hotkey('shift', 'ctrl', 'e'); write('small'); press('enter'); sleep(3); press('e
 """
 
 
-def rule(**rules: Any) -> dict[str, Any]:
-    return {"type": "rule", "rules": rules}
-
-
 def launch(*command: str) -> dict[str, Any]:
     return {"type": "launch", "parameters": {"command": list(command)}}
-
-
-def shell(command: str) -> dict[str, Any]:
-    return {"type": "execute", "parameters": {"command": command, "shell": True}}
-
-
-def says_whether(command: str) -> dict[str, Any]:
-    return {"type": "vm_command_line", "command": f"{command} && echo yes || echo no", "shell": True}
 
 
 def python(code: str) -> dict[str, Any]:
@@ -63,11 +49,6 @@ def python(code: str) -> dict[str, Any]:
 def keys(*names: str) -> dict[str, Any]:
     code = f"import pyautogui; import time; time.sleep(1); pyautogui.hotkey({json.dumps(list(names))}); time.sleep(1)"
     return {"type": "execute", "parameters": {"command": ["python3", "-c", code]}}
-
-
-def typed(text: str) -> str:
-    """In a terminal, by an agent."""
-    return f"type({text!r}, enter=True)"
 
 
 @dataclass(frozen=True)
@@ -283,19 +264,8 @@ def test_program_that_cannot_read_its_file_begins_all_the_same(player: Player) -
 
 def test_programs_for_which_tasks_are_refused_are_not_there(player: Player) -> None:
     player.start()
-    found = CalledDesktop(player.desktop.get).run(f"command -v python {' '.join(sorted(ABSENT_PROGRAMS))}")
+    found = CalledDesktop(player.desktop.get).run(f"command -v python {' '.join(sorted(ABSENT_PROGRAMS | TOOLS))}")
     assert found.stdout == ""
-
-
-def judged(player: Player, instance: TaskInstance) -> Evaluation:
-    def get(kind: str, **args: Any) -> Any:
-        if kind == "pause":
-            return time.sleep(args["seconds"])
-        if kind == "osworld":
-            return player.desktop.get(kind, **args)
-        return {"final_action": "done", "outputs": instance.outputs}[kind]
-
-    return instance.evaluate(get)  # type: ignore[arg-type]
 
 
 _LIES = """

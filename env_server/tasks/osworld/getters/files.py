@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree
 
 from computerrl.common.errors import TaskFailed
-from computerrl.env_server.tasks.osworld.desktop import HOME
+from computerrl.env_server.tasks.osworld.desktop import BACKGROUND, HOME
 from computerrl.env_server.tasks.osworld.getters.context import Context, GetterSpec
 
 _GIMP = f"{HOME}/.config/GIMP/2.10"
@@ -90,6 +90,13 @@ def _vlc_playing_info(context: Context, args: Mapping[str, Any]) -> str | None:
     return context.keep(str(args.get("dest") or "status.xml"), ElementTree.tostring(root))
 
 
+def _vm_wallpaper(context: Context, args: Mapping[str, Any]) -> str | None:
+    """The picture behind the windows, as GNOME's settings name it."""
+    said = context.desktop.run(["gsettings", "get", *BACKGROUND]).stdout.strip().strip("'")
+    path = unquote(said.removeprefix("file://"))
+    return context.fetch(path, str(args.get("dest") or _name(path))) if path.startswith("/") else None
+
+
 def _vscode_config(context: Context, args: Mapping[str, Any]) -> str | None:
     """A file that an extension writes when its command is given in the command palette."""
     from computerrl.env_server.tasks.osworld.desktop import InputEvent
@@ -107,5 +114,6 @@ GETTERS = (
     GetterSpec("gimp_config_file", _gimp_config_file, ("file_name",), "gimp"),
     GetterSpec("vlc_config", _vlc_config, (), "vlc"),
     GetterSpec("vlc_playing_info", _vlc_playing_info, (), "vlc"),
+    GetterSpec("vm_wallpaper", _vm_wallpaper),
     GetterSpec("vscode_config", _vscode_config, ("vscode_extension_command", "path"), "vs_code"),
 )

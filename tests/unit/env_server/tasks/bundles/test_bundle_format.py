@@ -15,6 +15,7 @@ from computerrl.common.errors import ConfigError
 from computerrl.env_server.tasks.bundles import format as bundle_format
 from computerrl.env_server.tasks.bundles.checks import applications, refusals
 from computerrl.env_server.tasks.bundles.format import read_bundle
+from computerrl.env_server.tasks.osworld.abilities import TOOLS_IMAGE
 from tests.support.tasks.bundles import CHECKS, write_bundle
 
 INDEX = {"web/index.html": "x"}
@@ -39,6 +40,21 @@ def test_bundle_is_read_with_the_part_of_each_file(tmp_path: Path) -> None:
     assert bundle.web is not None and (bundle.web.entry, bundle.web.address) == ("", "http://127.0.0.1:8080")
     assert bundle.web_files == {"index.html": b"<h1>", "js/a.js": b"2"}
     assert refusals(bundle, place, image="full") == []
+
+
+def test_bundle_as_its_makers_write_it_is_the_same_one(tmp_path: Path) -> None:
+    """``config.json``, whose first step runs the set-up script, in place of ``task.json``."""
+    runs = {"type": "execute", "command": ["python3", "initial_setup.py"]}
+    brings = {"type": "download", "parameters": {"files": [{"url": "https://h.invalid/initial_setup.py", "path": "/tmp/i.py"}]}}
+    waits = {"type": "sleep", "parameters": {"seconds": 1}}
+    place = write_bundle(tmp_path, "one", setup="pass", config=[brings, runs, waits])
+    (place / "task.json").rename(place / "config.json")
+    bundle = read_bundle(place)
+    assert bundle.task_file == "config.json" and [step.type for step in bundle.steps] == ["sleep"] and not bundle.plain_files
+    assert refusals(bundle, place, image="full") == []
+    (place / "task.json").write_text('{"instruction": "Other."}')
+    bundle = read_bundle(place)
+    assert bundle.instruction == "Other." and bundle.plain_files.keys() == {"config.json"}
 
 
 @pytest.mark.parametrize(
@@ -161,7 +177,7 @@ def _downloads(name: str) -> dict[str, Any]:
         ({"solution": "f(\n"}, "broken: solution.py: is no Python"),
         (
             {"setup": "ask('__CUA_GYM_GMAIL_URL__')"},
-            "network: initial_setup.py: __CUA_GYM_GMAIL_URL__ stands for a web application",
+            "network: initial_setup.py: needs web application gmail",
         ),
         ({"setup": "ask('__CUA_GYM_GMAIL_URL__')", "files": INDEX}, ""),
         ({"files": {"initial_setup.sh": "sudo true\n"}}, "root: initial_setup.sh: command uses sudo"),
@@ -178,6 +194,13 @@ def test_what_keeps_a_bundle_from_being_played_is_found_without_running_it(chang
     place = write_bundle(tmp_path, "one", **changes)
     found = [str(one) for one in refusals(read_bundle(place), place, image="full")]
     assert len(found) == bool(refusal) and (not refusal or refusal in found[0]), found
+
+
+def test_image_with_more_programs_plays_what_the_others_lack(tmp_path: Path) -> None:
+    reward = "import docx, lxml, numpy, openpyxl, requests, yaml\nfrom PIL import Image\nimport pptx\n" + CHECKS
+    place = write_bundle(tmp_path, "one", reward=reward, files={"web/server.js": "", "initial_setup.sh": "sudo -S unzip a.zip\n"})
+    (found,) = refusals(read_bundle(place), place, image=TOOLS_IMAGE)
+    assert found.reason == "imports pptx, which image osworld lacks"
 
 
 def test_what_another_image_holds_is_left_to_its_desktops(tmp_path: Path) -> None:

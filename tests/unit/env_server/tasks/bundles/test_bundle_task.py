@@ -17,6 +17,7 @@ import pytest
 from computerrl.common.errors import TaskFailed
 from computerrl.common.messages import Observation
 from computerrl.env_server.driver import TaskInstance
+from computerrl.env_server.tasks.bundles import stand_ins
 from computerrl.env_server.tasks.bundles.format import read_bundle
 from computerrl.env_server.tasks.bundles.static_server import make_handler, read_pages
 from computerrl.env_server.tasks.bundles.task import BundleTask
@@ -47,11 +48,22 @@ def test_set_up_runs_the_script_beside_the_plain_files_and_removes_all(tmp_path:
     task = bundle_task(tmp_path, setup="pass", solution="pass", files={"gold.txt": "x", "a/b.csv": "1"})
     desktop = FakeDesktop()
     task.set_up(desktop)
-    assert archives(desktop) == [["a/b.csv", "gold.txt", "initial_setup.py"]]
+    (brought,) = archives(desktop)
+    assert [name for name in brought if not name.startswith(stand_ins.FOLDER)] == ["a/b.csv", "gold.txt", "initial_setup.py"]
     (ran,) = [call[1] for call in desktop.calls if call[0] == "run" and "initial_setup.py" in call[1][-1]]
     place = str(Path(ran[-1]).parent)
-    assert ran[0] == "prlimit" and ran[-5:-1] == ["env", "-C", place, "python3"]
+    assert ran[0] == "prlimit" and ran[ran.index("env") :][:3] == ["env", "-C", place] and ran[-2] == "python3"
     assert desktop.calls[-1] == ("run", ["rm", "-rf", place])
+
+
+def test_applications_that_the_set_up_script_starts_are_started_by_the_desktop(tmp_path: Path) -> None:
+    class Starts(FakeDesktop):
+        def read_file(self, path: str) -> bytes | None:
+            return b"2\0vlc\0a b.mp4\x003\0libreoffice\0--calc\0\0" if path.endswith("/started") else None
+
+    desktop = Starts()
+    bundle_task(tmp_path, setup="pass").set_up(desktop)
+    assert [call[1] for call in desktop.calls if call[0] == "launch"] == [["vlc", "a b.mp4"], ["libreoffice", "--calc", ""]]
 
 
 def test_document_is_opened_unless_a_script_or_step_does_it(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from computerrl.env_server.tasks.osworld import Assets, OsworldTask, TaskFile
 from computerrl.env_server.tasks.osworld.desktop import Command, Playing, RunResult, Tab
 from computerrl.env_server.tasks.osworld.getters import GETTERS, Context
 from computerrl.env_server.tasks.osworld.getters.values import parse_date
-from computerrl.env_server.tasks.osworld.home import HOME_STEPS
+from computerrl.env_server.tasks.osworld.home import HOME_STEPS, home_steps
 from computerrl.env_server.tasks.osworld.metrics import sheet_facts
 from computerrl.env_server.tasks.reading import limits
 from tests.support.data.extreme_files import book
@@ -261,6 +261,15 @@ def test_as_instance_everything_goes_through_the_getter() -> None:
     assert verdict.success and verdict.reward == 1.0 and "file_contains" in verdict.detail
     with pytest.raises(TaskFailed):
         instance.demonstrate("", None, [Action(name="wait", args={})], fake.answer)  # type: ignore[arg-type]
+
+
+def test_browser_has_settings_for_a_set_up_that_changes_them() -> None:
+    for command, num_more in (
+        ("cd /home/user/.config/google-chrome/Default && jq . Preferences > temp", 1),
+        ("rm -rf /home/user/.config/google-chrome/Default", 0),
+        ("echo Preferences", 0),
+    ):
+        assert len(home_steps(command)) == len(HOME_STEPS) + num_more
 
 
 # --- getters ---------------------------------------------------------------------------------------------------------

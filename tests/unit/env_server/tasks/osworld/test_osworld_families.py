@@ -114,6 +114,20 @@ def test_family_whose_application_the_image_lacks_is_refused(folder: Path, image
         assert family_names(config) == ("osworld-film",)
 
 
+@pytest.mark.parametrize(("image", "is_refused"), [("core", True), ("full", True), ("osworld", False), ("my.sif", False)])
+def test_family_that_needs_programs_of_another_image_is_refused(folder: Path, image: str, is_refused: bool) -> None:
+    unzip = {"type": "execute", "parameters": {"command": ["unzip", "a.zip"]}}
+    write(folder, "zip", config=[unzip])
+    config = run_config(folder, "osworld-zip")
+    config = config.model_copy(update={"desktop": config.desktop.model_copy(update={"image": image})})
+    if is_refused:
+        named = rf"desktop\.image: 'osworld-zip' needs programs that image {image} lacks(.|\n)*make setup IMAGE=osworld"
+        with pytest.raises(ConfigError, match=named):
+            family_names(config)
+    else:
+        assert family_names(config) == ("osworld-zip",)
+
+
 def test_judges_packages_that_are_not_installed_are_named_with_the_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(READERS, "av", "no_such_module_here")
     with pytest.raises(ConfigError, match=r"not installed here: av\n(.|\n)*make setup WITH=osworld"):

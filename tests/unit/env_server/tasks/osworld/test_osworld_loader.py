@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from computerrl.common.errors import ConfigError
 from computerrl.env_server.tasks.osworld import Abilities, Assets, load_task, read_task_file, refusals
-from computerrl.env_server.tasks.osworld.abilities import is_remote, programs
+from computerrl.env_server.tasks.osworld.abilities import TOOLS_IMAGE, abilities_of, is_remote, programs
 from computerrl.env_server.tasks.osworld.check import check_folder
 from computerrl.env_server.tasks.osworld.format import STEPS
 from computerrl.env_server.tasks.osworld.getters import GETTERS
@@ -199,6 +199,30 @@ def test_refusals_each_reason_is_found_by_itself(changes: dict[str, Any], kind: 
 )
 def test_refusals_what_works_is_not_refused(changes: dict[str, Any], tmp_path: Path) -> None:
     assert _kinds(tmp_path, **changes) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "kinds"),
+    [
+        (_step("execute", command="echo {CLIENT_PASSWORD} | sudo -S apt install -y jq unzip && unzip a.zip", shell=True), []),
+        (_step("execute", command="echo {CLIENT_PASSWORD} | sudo -S apt-get install nginx", shell=True), ["network"]),
+        (_step("execute", command="sudo useradd x", shell=True), ["root"]),
+        (_step("execute", command=["gsettings", "set", "a"]), []),
+        (_step("execute", command="dconf write /a 1", shell=True), ["gnome"]),
+        (_step("command", command="timedatectl"), []),
+        (_step("command", command="systemctl status"), ["session"]),
+        (_step("execute", command=["git", "init"]), []),
+        (_step("execute", command=["vim", "x"]), ["app"]),
+        (_step("change_wallpaper", path="x"), []),
+        (_result(type="vm_wallpaper"), []),
+        ({"instruction": "Use sysstat."}, []),
+        ({"instruction": "Use docker."}, ["app"]),
+    ],
+)
+def test_refusals_image_with_tools_lacks_less(changes: dict[str, Any], kinds: list[str], tmp_path: Path) -> None:
+    task = read_task_file(_write(tmp_path, _task(**changes)))
+    found = refusals(task, assets=Assets(_assets(tmp_path / "assets")), abilities=abilities_of(TOOLS_IMAGE))
+    assert sorted({one.kind for one in found}) == kinds, found
 
 
 def test_refusals_applications_are_what_the_caller_says(tmp_path: Path) -> None:
