@@ -408,7 +408,7 @@ def tasks_import(
     \b
     computerrl tasks import cua-gym bundles imported
     computerrl tasks import cua-gym bundles imported --play --json report.json
-    computerrl tasks import cua-gym bundles imported --image osworld --web-apps CUA-Gym-Hub
+    computerrl tasks import cua-gym bundles out --image osworld --web-apps HUB
     """
     from computerrl.launch.commands.tasks import run_import
 
