@@ -161,6 +161,7 @@ def test_programs_are_there_that_tasks_may_use_and_no_others(player: Player) -> 
         ("echo password | sudo -S apt install -y jq unzip", 0, "jq is already the newest version"),
         ("echo password | sudo -S apt-get -y install nginx", 100, "Unable to locate package nginx"),
         ("apt install nginx", 100, "Unable to locate package nginx"),
+        ("mkdir n; cd n; touch b A c; ls; ls | sort -r | tail -n 1", 0, "A\nb\nc\nA\n"),
         ("timedatectl set-timezone Nowhere/City", 1, "Invalid or not installed"),
         ("timedatectl set-timezone Europe/Berlin; timedatectl", 0, "Europe/Berlin (CE"),
         ("timedatectl list-timezones | grep -c Berlin", 0, "1"),
