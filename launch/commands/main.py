@@ -447,7 +447,24 @@ def setup(config: Path | None, image: str | None, mirror: str | None, *, downloa
     run_setup(image=image or configured, model=run.model.name, mirror=mirror, download=download)
 
 
-cli.add_section("This machine", (setup, doctor, desktop, serve_desktops))
+@click.command(short_help="Print what completes commands in a shell.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), metavar="SHELL")
+def completion(shell: str) -> None:
+    """Print what makes SHELL (bash, zsh or fish) complete commands, options, configurations and runs.
+
+    \b
+    computerrl completion bash >> ~/.bashrc
+    computerrl completion zsh >> ~/.zshrc
+    computerrl completion fish > ~/.config/fish/completions/computerrl.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None, "one of click's own"
+    click.echo(kind(cli, {}, "computerrl", "_COMPUTERRL_COMPLETE").source())
+
+
+cli.add_section("This machine", (setup, doctor, desktop, serve_desktops, completion))
 cli.add_section("Runs", (train, show_config, evaluation, record, export, tasks))
 cli.add_section("Watching and controlling a run", cli_watch.COMMANDS)
 cli.add_section("Several machines", cli_cluster.COMMANDS)

@@ -13,18 +13,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from computerrl.launch.plan.config_files import EXAMPLE, find_config, find_site, is_override
+from computerrl.launch.plan.config_files import EXAMPLE, config_names, find_config, find_site, is_override, site_names
 
 if TYPE_CHECKING:
     from computerrl.common.config import RunConfig
     from computerrl.launch.commands.measure import Kind
 
 
+def _items(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
+    """What a shell offers: those of ``names`` that begin as typed; files where none does."""
+    found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+    return found or [CompletionItem(incomplete, type="file")]
+
+
 class ConfigFile(click.ParamType):
     """The path of a configuration file, or a name in configs/."""
 
     name = "config"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Names in configs/, or files."""
+        return _items(config_names(), incomplete)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """The file. Raises `ConfigError`."""
@@ -38,6 +49,11 @@ class Run(click.ParamType):
     """A run folder: a path, a name below runs/, or `latest`."""
 
     name = "run"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Names below runs/, or files."""
+        runs = sorted(os.listdir("runs")) if os.path.isdir("runs") else []
+        return _items(runs, incomplete)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """The folder. Raises `ConfigError`."""
@@ -106,6 +122,10 @@ class Site(click.ParamType):
 
     name = "site"
 
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Names in configs/sites/, or files."""
+        return _items(site_names(), incomplete)
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The path of the profile where the name is known, else ``value``."""
         return find_site(str(value))
@@ -125,9 +145,11 @@ def with_config(*, is_required: bool = True) -> Callable[[Callable[..., Any]], C
     words = "CONFIG [KEY=VALUE]..." if is_required else "[CONFIG] [KEY=VALUE]..."
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        @click.argument("words", nargs=-1, metavar=words)
+        @click.argument("words", nargs=-1, metavar=words, shell_complete=ConfigFile().shell_complete)
         @SET
-        @click.option("--config", "named", metavar="CONFIG", help="CONFIG, as an option.")
+        @click.option(
+            "--config", "named", metavar="CONFIG", shell_complete=ConfigFile().shell_complete, help="CONFIG, as an option."
+        )
         @functools.wraps(command)
         def run(words: tuple[str, ...], named: str | None, overrides: tuple[str, ...], **options: Any) -> Any:
             text, more = split_words(words, named)

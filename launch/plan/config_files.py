@@ -49,6 +49,11 @@ def find_site(text: str) -> str:
     return text
 
 
+def site_names() -> list[str]:
+    """Names of the site profiles in configs/sites/."""
+    return list(dict.fromkeys(path.stem for root in _roots() for path in sorted((root / FOLDER / "sites").glob("*.yaml"))))
+
+
 def config_names(roots: Sequence[Path] | None = None) -> list[str]:
     """Names of the run configurations below ``roots``: those in configs/ first, then those of algorithms. None: ours."""
     roots = list(_roots()) if roots is None else roots

@@ -122,7 +122,7 @@ def test_every_wrong_name_is_refused_before_anything_heavy_is_imported(tmp_path:
 
 
 def test_every_command_that_takes_a_name_is_in_the_table() -> None:
-    takes_none = {"setup", "desktop", "tasks", "job", "bundle"}
+    takes_none = {"setup", "desktop", "tasks", "job", "bundle", "completion"}
     takes_a_field = {"config"}  # Below.
     assert {row[0] for row in WRONG_NAMES} | takes_none | takes_a_field >= set(cli.commands)
 
@@ -235,3 +235,32 @@ def test_each_command_and_option_says_in_plain_words_what_it_does(name: tuple[st
     texts = [about, command.help or about, *(option.help or "" for option in options)]
     for text in texts:
         assert re.match(r"[A-Z0-9]", text) and not re.search(r"\b(whoever|somebody|nobody|his)\b", text, re.IGNORECASE), text
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("computerrl tra", {"train", "trace"}),
+        ("computerrl train quicks", {"quickstart"}),
+        ("computerrl train --config quicks", {"quickstart"}),
+        ("computerrl train --res", {"--resume"}),
+        ("computerrl status th", {"the-run"}),
+        ("computerrl submit quickstart --site one-p", {"one-partition"}),
+        ("computerrl train no-such", {"no-such"}),
+        ("computerrl completion z", {"zsh"}),
+    ],
+)
+def test_shell_completes_what_a_command_takes(
+    words: str, offered: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs/the-run").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    env = {"_COMPUTERRL_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    said = CliRunner().invoke(cli, [], prog_name="computerrl", env=env).output
+    assert {line.partition(",")[2] for line in said.splitlines()} == offered
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_a_script_of_the_shell(shell: str) -> None:
+    shown = CliRunner().invoke(cli, ["completion", shell])
+    assert shown.exit_code == 0 and f"_COMPUTERRL_COMPLETE={shell}_complete" in shown.output
