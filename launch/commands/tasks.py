@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +13,123 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from computerrl.common.config import RunConfig, TasksConfig, load_config
 from computerrl.common.errors import ConfigError, Problem
-from computerrl.common.models.folder import is_model_folder, model_folder
 
 if TYPE_CHECKING:
-    from computerrl.common.config import DesktopConfig
+    from computerrl.common.config import DesktopConfig, RunConfig
     from computerrl.env_server.tasks.osworld.check import Report
+
+
+@click.group(short_help="List task families; check or import tasks of other collections.")
+def tasks() -> None:
+    """List the task families, or check or import the tasks of other collections.
+
+    \b
+    computerrl tasks list calc
+    computerrl tasks check evaluation_examples/examples
+    computerrl tasks import cua-gym bundles imported
+    """
+
+
+@tasks.command("list", short_help="List the task families whose name starts with BEGINNING.")
+@click.argument("beginning", default="", metavar="[BEGINNING]")
+@click.option("--pixels", is_flag=True, help="Only families that can be demonstrated to a policy that sees screenshots alone.")
+def tasks_list(beginning: str, pixels: bool) -> None:
+    """List the task families: all, or those whose name starts with BEGINNING.
+
+    With --pixels, families are left out that have no demonstrator, or one that calls applications instead of using mouse and
+    keyboard.
+
+    \b
+    computerrl tasks list
+    computerrl tasks list calc
+    computerrl tasks list web --pixels
+    """
+    sys.exit(list_families(beginning, from_pixels=pixels))
+
+
+@tasks.command("check", short_help="Check which OSWorld task files can run here.")
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
+@click.option("--assets", type=click.Path(path_type=Path), help="Folder of the files that tasks download.")
+@click.option("--app", "apps", multiple=True, metavar="NAME", help="An application of the desktops; replaces the standard list.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the report to this file.")
+@click.option("--config", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Configuration with the prompts.")
+@click.option("--image", metavar="NAME", help="Image of the desktops: core, full, osworld. Default: that of CONFIG, or full.")
+@click.option("--play", is_flag=True, help="Also set up each task on a desktop, and evaluate it untouched.")
+def tasks_check(
+    folder: Path,
+    assets: Path | None,
+    apps: tuple[str, ...],
+    json_file: Path | None,
+    config: Path | None,
+    image: str | None,
+    play: bool,
+) -> None:
+    """Check whether each OSWorld or OfficeWorld task file below DIR can run here, and print the reasons where one cannot.
+
+    The check opens no connection, and starts no desktop without --play. With --play, tasks that can run are set up on desktops
+    of CONFIG (default: a desktop of image full) and evaluated untouched. A task that rewards doing nothing is refused, and so is
+    one that fails.
+
+    Image osworld has programs that tasks expect beside the applications: sudo, gsettings, unzip, jq, git and others.
+
+    A file that a task downloads from https://HOST/a/b/c.xlsx is looked up at ASSETS/a/b/c.xlsx (a plain mirror), at
+    ASSETS/HOST/a/b/c.xlsx, or with leading folders of the path left out.
+
+    A task whose instruction does not fit the prompts of CONFIG (default: of the default settings) gets a note. It can run, but
+    the end of the instruction, or the screen, is then left out of the prompt.
+
+    Exit code 0: all tasks can run. 1: some cannot. 2: DIR or ASSETS is wrong.
+
+    \b
+    computerrl tasks check evaluation_examples/examples
+    computerrl tasks check examples --assets ~/osworld-cache --json report.json
+    computerrl tasks check examples/chrome --app chrome
+    computerrl tasks check examples --image osworld
+    computerrl tasks check examples/vlc --play
+    """
+    sys.exit(run_check(folder, assets=assets, json_file=json_file, apps=apps, image=image, config_file=config, play=play))
+
+
+@tasks.command("import", short_help="Import task bundles as families.")
+@click.argument("kind", type=click.Choice(["cua-gym"]), metavar="FORMAT")
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
+@click.argument("out", type=click.Path(path_type=Path, file_okay=False), metavar="OUT")
+@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the report to this file.")
+@click.option("--config", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Configuration with the desktops.")
+@click.option("--image", metavar="NAME", help="Image of the desktops: core, full, osworld. Default: that of CONFIG, or full.")
+@click.option("--web-apps", type=click.Path(path_type=Path), metavar="HUB", help="CUA-Gym-Hub with built web applications.")
+@click.option("--play", is_flag=True, help="Also play each bundle on a desktop: untouched, and with its own solution.")
+def tasks_import(
+    kind: str,
+    folder: Path,
+    out: Path,
+    json_file: Path | None,
+    config: Path | None,
+    image: str | None,
+    web_apps: Path | None,
+    play: bool,
+) -> None:
+    """Import the task bundles in DIR into OUT, which the setting tasks.imported then names. FORMAT is cua-gym: each folder in DIR
+    is a bundle with task.json (or config.json), reward.py and initial_setup.py, .sh or a document.
+
+    Most bundles need Python modules that image osworld has and the others lack. Those that use a mock web site also need
+    --web-apps: HUB/websites/gmail_mock/dist is served to scripts that name __CUA_GYM_GMAIL_URL__.
+
+    The import runs none of a bundle's code, and starts no desktop without --play. With --play, each bundle is played on desktops
+    of CONFIG (default: a desktop of image full). Untouched it must score 0, and after its own solution, where it brings one, 1.
+
+    A bundle that cannot be played stays in OUT's index.json, marked as broken with its reasons.
+
+    Exit code 0: no bundle is broken. 1: some are. 2: DIR or OUT is wrong.
+
+    \b
+    computerrl tasks import cua-gym bundles imported
+    computerrl tasks import cua-gym bundles imported --play --json report.json
+    computerrl tasks import cua-gym bundles out --image osworld --web-apps HUB
+    """
+    code = run_import(folder, out, json_file=json_file, image=image, web_apps=web_apps, config_file=config, play=play)
+    sys.exit(code)
 
 
 def list_families(beginning: str, *, from_pixels: bool = False) -> int:
@@ -64,6 +175,7 @@ def run_check(
     ``image``: that of the desktops; None: the configured one. ``play``: also set up each task on a desktop, and evaluate it
     untouched.
     """
+    from computerrl.common.config import RunConfig, TasksConfig, load_config
     from computerrl.env_server.tasks.osworld.abilities import DEFAULT_APPS, abilities_of
     from computerrl.env_server.tasks.osworld.check import check_folder
     from computerrl.env_server.tasks.osworld.families import missing_readers
@@ -98,6 +210,7 @@ def run_check(
 
 
 def _desktops(config_file: Path | None, image: str | None) -> DesktopConfig:
+    from computerrl.common.config import load_config
     from computerrl.env_server.serving.play_tasks import DESKTOPS
 
     desktops = load_config(config_file).desktop if config_file else DESKTOPS
@@ -120,6 +233,7 @@ def run_import(
     ``web_apps``: web applications that bundles name. ``play``: also play each bundle on a desktop, untouched and with its own
     solution.
     """
+    from computerrl.common.config import TasksConfig
     from computerrl.env_server.serving.play_tasks import played
     from computerrl.env_server.tasks.bundles import imported
     from computerrl.env_server.tasks.family import BUNDLE_PREFIX
@@ -188,6 +302,7 @@ def _tokens_needed(config: RunConfig) -> _Needed:
     """Counted by the tokenizer of the configured model; where that is missing, estimated from the number of characters."""
     from computerrl.actor.prompts.builder import FolderTokenizer, make_builder, unreadable
     from computerrl.actor.prompts.check import prompt_problems
+    from computerrl.common.models.folder import is_model_folder, model_folder
 
     prompt, folder = config.actor.prompt, model_folder(config.model.name)
     if is_model_folder(folder, weights=False):
