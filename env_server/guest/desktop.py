@@ -48,6 +48,8 @@ _LOOK_S = 1.5
 _POPUP_LIMIT_S = 0.2
 """Time for a menu to close."""
 _FILE_FACTS = frozenset({"file_bytes", "file_text", "folder_listing"})
+_OF_NOTHING = ({"kind": "files_open", "args": {"folder": "."}},)
+"""Set-up of a task that opens nothing."""
 _NOTHING: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
     "calc_cells": lambda args: empty_cells(args["range"]),
     "editor_text": lambda args: "",
@@ -203,6 +205,9 @@ class Desktop:
         self._warm.forget(deadline, ran_programs=ran_programs)
         self._traces.remove_files()
         self._start.set_up(setup, deadline)
+        if not self._apps.open:
+            # Else it would begin with whatever was on top, such as the browser with the page of another task.
+            self._start.set_up(_OF_NOTHING, deadline)
         self._warm.note()
         self._finishes_itself = self._apps.open == ["chromium"]
         self._view.forget()

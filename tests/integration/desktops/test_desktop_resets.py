@@ -181,6 +181,15 @@ def test_reset_with_the_same_task_twice_shows_the_same_picture(desktop: GuestDri
     assert summary(desktop.reset(task(APPS[app]))[1]) == summary(desktop.reset(task(APPS[app]))[1])
 
 
+def test_task_that_opens_nothing_begins_with_the_file_manager_whatever_was_shown_before(desktop: GuestDriver) -> None:
+    """And with nothing of the browser's, which is locked while it shows a page of ours."""
+    begun = []
+    for steps in ((), (PAGE,), (SHEET,), (EDITOR,), (FILES,)):
+        desktop.reset(task(*steps))
+        begun.append(summary(desktop.reset(task())[1])[:3])
+    assert begun[0][0] == "files" and all(one == begun[0] for one in begun)
+
+
 @pytest.mark.parametrize(
     ("app", "program"),
     [("chromium", "chromium"), ("calc", "soffice.bin"), ("editor", "mousepad"), ("files", "thunar")],
