@@ -81,10 +81,10 @@ def import_bundles(folder: Path, out: Path, *, image: str, web_apps: Path | None
     paths = _bundle_folders(folder)
     hub = None if web_apps is None else Hub.open(web_apps, field="--web-apps")
     _prepare(folder, out)
-    write_index(
-        out, Index(_VERSION, "cua-gym", (), image)
-    )  # an import that ends early leaves a folder that the next one may replace
+    # An import that ends early leaves a folder that the next one may replace.
+    write_index(out, Index(_VERSION, "cua-gym", (), image))
     entries: list[Entry] = []
+    digest = functools.cache(lambda names: hub.digest(names) if hub and names else "")
     ids: set[str] = set()
     names: set[str] = set()
     for path in paths:
@@ -92,6 +92,8 @@ def import_bundles(folder: Path, out: Path, *, image: str, web_apps: Path | None
         if bundle is not None and entry.id in ids:
             reason = Reason("broken", "id", f"{entry.id} is the id of another bundle")
             entry, bundle = msgspec.structs.replace(entry, broken=(*entry.broken, reason), digest=""), None
+        elif bundle is not None and not entry.broken:
+            entry = msgspec.structs.replace(entry, hub_digest=digest(tuple(bundle.web_names)))
         entries.append(entry)
         ids |= {entry.id} if bundle is not None else set()
         if bundle is not None and not entry.broken:
@@ -205,16 +207,14 @@ def _entry(path: Path, image: str, hub: Hub | None) -> tuple[Entry, Bundle | Non
     except ConfigError as error:
         wrong = [Reason("broken", one.field.removeprefix(f"{path}: "), one.reason) for one in error.problems]
         return Entry(_shown(path.name), _shown(path.name), broken=tuple(wrong)), None
-    found = refusals(bundle, path, image=image, hub=hub)
     entry = Entry(
         _shown(path.name),
         bundle.id,
         bundle.instruction,
         tuple(our_apps(applications(bundle))),
         has_solution=bool(bundle.solution),
-        broken=_reasons(found),
+        broken=_reasons(refusals(bundle, path, image=image, hub=hub)),
         digest=bundle.digest,
-        hub_digest=hub.digest(bundle.web_names) if hub and not found else "",
     )
     return entry, bundle
 

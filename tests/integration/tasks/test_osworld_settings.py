@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from computerrl.env_server.tasks.osworld import load_task
 from computerrl.env_server.tasks.osworld.abilities import ABSENT_PROGRAMS, TOOLS
 from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
 from tests.support.desktops import Player, SharedDesktops
-from tests.support.tasks.osworld import judged, rule, says_whether, shell, typed
+from tests.support.tasks.osworld import Case, judged, require_right_verdicts, rule, says_whether, shell, typed
 
 _MAIL = "/home/user/.thunderbird/abc.default-release"
 _OFFICE = "/home/user/.config/libreoffice/4/user/registrymodifications.xcu"
@@ -49,15 +47,6 @@ def python(code: str) -> dict[str, Any]:
 def keys(*names: str) -> dict[str, Any]:
     code = f"import pyautogui; import time; time.sleep(1); pyautogui.hotkey({json.dumps(list(names))}); time.sleep(1)"
     return {"type": "execute", "parameters": {"command": ["python3", "-c", code]}}
-
-
-@dataclass(frozen=True)
-class Case:
-    """One kind of task: its file's parts, and what an agent does to solve it."""
-
-    evaluator: Mapping[str, Any]
-    solve: tuple[str, ...]
-    config: tuple[Mapping[str, Any], ...] = field(default=())
 
 
 CASES = {
@@ -236,22 +225,7 @@ def player(shared_desktops: SharedDesktops) -> Player:
 
 @pytest.mark.parametrize("name", CASES)
 def test_untouched_pays_nothing_and_solved_pays_all(player: Player, tmp_path: Path, name: str) -> None:
-    case = CASES[name]
-    task = {
-        "id": "settings",
-        "instruction": "Set it.",
-        "related_apps": ["os"],
-        "config": case.config,
-        "evaluator": case.evaluator,
-    }
-    (tmp_path / "settings.json").write_text(json.dumps(task))
-    for actions in ((), case.solve, ()):
-        instance = load_task(tmp_path / "settings.json", None).as_instance()
-        player.desktop.reset(instance)
-        for action in actions:
-            player.do(action)
-        verdict = judged(player, instance)
-        assert verdict.success is bool(actions), (actions, verdict.detail)
+    require_right_verdicts(player, CASES[name], tmp_path, image="full")
 
 
 def test_program_that_cannot_read_its_file_begins_all_the_same(player: Player) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +9,11 @@ import pytest
 
 from computerrl.env_server.tasks.bundles import imported
 from computerrl.env_server.tasks.bundles.hub import Hub
-from computerrl.env_server.tasks.osworld import load_task
-from computerrl.env_server.tasks.osworld.abilities import ABSENT_PROGRAMS, TOOLS, TOOLS_IMAGE, abilities_of
+from computerrl.env_server.tasks.osworld.abilities import ABSENT_PROGRAMS, TOOLS, TOOLS_IMAGE
 from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
 from tests.support.desktops import Player, SharedDesktops
 from tests.support.tasks.bundles import write_bundle, write_hub
-from tests.support.tasks.osworld import judged, rule, says_whether, shell, typed
+from tests.support.tasks.osworld import Case, judged, require_right_verdicts, rule, says_whether, shell, typed
 
 pytestmark = [pytest.mark.release, pytest.mark.timeout(900)]
 
@@ -28,15 +24,6 @@ ASK = "echo {CLIENT_PASSWORD} | sudo -S"
 @pytest.fixture(scope="module")
 def player(shared_desktops: SharedDesktops) -> Player:
     return Player(shared_desktops.get(TOOLS_IMAGE).driver)
-
-
-@dataclass(frozen=True)
-class Case:
-    """One kind of task: its file's parts, and what an agent does to solve it."""
-
-    evaluator: Mapping[str, Any]
-    solve: tuple[str, ...]
-    config: tuple[Mapping[str, Any], ...] = field(default=())
 
 
 def printed(command: str, expected: str) -> dict[str, Any]:
@@ -126,17 +113,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_untouched_pays_nothing_and_solved_pays_all(player: Player, tmp_path: Path, name: str) -> None:
-    case = CASES[name]
-    task = {"id": "tools", "instruction": "Do it.", "related_apps": ["os"], "config": case.config, "evaluator": case.evaluator}
-    (tmp_path / "tools.json").write_text(json.dumps(task))
-    loaded = load_task(tmp_path / "tools.json", None, abilities=abilities_of(TOOLS_IMAGE))
-    for actions in ((), case.solve, ()):
-        instance = loaded.as_instance()
-        player.desktop.reset(instance)
-        for action in actions:
-            player.do(action)
-        verdict = judged(player, instance)
-        assert verdict.success is bool(actions), (actions, verdict.detail)
+    require_right_verdicts(player, CASES[name], tmp_path, image=TOOLS_IMAGE)
 
 
 def test_programs_are_there_that_tasks_may_use_and_no_others(player: Player) -> None:

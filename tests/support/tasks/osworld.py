@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from computerrl.common.messages import Evaluation
 from computerrl.env_server.driver import TaskInstance
+from computerrl.env_server.tasks.osworld import load_task
+from computerrl.env_server.tasks.osworld.abilities import abilities_of
 from tests.support.desktops import Player
 
 
@@ -36,3 +42,26 @@ def judged(player: Player, instance: TaskInstance) -> Evaluation:
         return {"final_action": "done", "outputs": instance.outputs}[kind]
 
     return instance.evaluate(get)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kind of task: its file's parts, and what an agent does to solve it."""
+
+    evaluator: Mapping[str, Any]
+    solve: tuple[str, ...]
+    config: tuple[Mapping[str, Any], ...] = field(default=())
+
+
+def require_right_verdicts(player: Player, case: Case, folder: Path, *, image: str) -> None:
+    """Untouched the task pays nothing, solved all, and untouched again nothing."""
+    task = {"id": "made", "instruction": "Do it.", "related_apps": ["os"], "config": case.config, "evaluator": case.evaluator}
+    (folder / "made.json").write_text(json.dumps(task))
+    loaded = load_task(folder / "made.json", None, abilities=abilities_of(image))
+    for actions in ((), case.solve, ()):
+        instance = loaded.as_instance()
+        player.desktop.reset(instance)
+        for action in actions:
+            player.do(action)
+        verdict = judged(player, instance)
+        assert verdict.success is bool(actions), (actions, verdict.detail)
