@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from computerrl.common.models.folder import cache_folder
 from computerrl.learner.model_store import ensure_model
@@ -18,7 +18,7 @@ from computerrl.learner.pretraining.places import train_places
 from computerrl.learner.pretraining.questions import Asker
 from computerrl.learner.pretraining.reader import Reader
 from computerrl.learner.pretraining.screens import Screens, Source, record
-from computerrl.learner.pretraining.tower import Eyes, Schedule, train_tower
+from computerrl.learner.pretraining.tower import LOOSE_SHARE, Eyes, Schedule, train_tower
 from computerrl.learner.tiny_vision import WEIGHTS_FILE
 
 
@@ -36,7 +36,10 @@ def main() -> None:
     language_model = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16)
     torch.manual_seed(arguments.seed)
     reader = Reader(language_model, Eyes(language_model.config.to_dict()))
-    reader.look_up_words(arguments.seed)
+    if arguments.begin_with:
+        reader.load(load_file(arguments.begin_with))
+    else:
+        reader.look_up_words(arguments.seed)
     fonts = Fonts(arguments.fonts or next((cache_folder() / "images").glob("core-*/usr/share/fonts/truetype/liberation")))
     screens = Screens(folder / "screens", fonts)
     source, drawn = Source(fonts, screens), Source(fonts)
@@ -47,6 +50,7 @@ def main() -> None:
         vocabulary=Vocabulary(tokenizer),
         source=source,
         held_out=drawn,
+        loose_share=0.0 if arguments.begin_with else LOOSE_SHARE,
         say=_say("labels"),
         file=folder / "labels.safetensors",
     )
@@ -70,6 +74,7 @@ def main() -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m computerrl.learner.pretraining", description=__doc__)
     parser.add_argument("folder", type=Path, help="where screens, the state of each stage and the result are kept")
+    parser.add_argument("--begin-with", type=Path, metavar="FILE", help="weights of an earlier run; default: from the beginning")
     parser.add_argument("--screens", type=int, default=2400, help="screens of desktops to record")
     parser.add_argument("--label-steps", type=int, default=8000, help="steps of the first stage")
     parser.add_argument("--name-steps", type=int, default=1500, help="steps of the second stage for its first layers alone")

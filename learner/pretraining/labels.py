@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from computerrl.learner.pretraining import words
-from computerrl.learner.pretraining.pages import HEIGHT, WIDTH, Page
+from computerrl.learner.pretraining.things import HEIGHT, WIDTH, Page
 from computerrl.learner.tiny_vision import PATCH, SCALE, SIDE
 
 CELLS = SIDE // (PATCH * SCALE)

@@ -9,48 +9,14 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
+from computerrl.learner.pretraining.things import HEADER, HEIGHT, WIDTH, Box, Item, Page
 from computerrl.learner.pretraining.words import COLORS, COMMON, LETTERS, LOREM, SHAPE_COLORS, WORDS
 from computerrl.learner.tiny_vision import PATCH, SIDE
-
-WIDTH, HEIGHT = 320, 420
-"""Pixels of a screen that such a page fills."""
-HEADER = 100
-"""Height of the instruction."""
-
-Box = tuple[float, float, float, float]
-"""Left, upper, right and lower edge in pixels."""
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """One thing on a page."""
-
-    box: Box
-    words: tuple[str, ...]
-    """What it is and what it says."""
-    names: tuple[str, ...] = ()
-    """Ways to ask for it; empty: nobody asks for it."""
-
-    @property
-    def middle(self) -> tuple[float, float]:
-        """Pixels."""
-        left, top, right, bottom = self.box
-        return (left + right) / 2, (top + bottom) / 2
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """One page."""
-
-    image: Image.Image
-    items: tuple[Item, ...]
-    """In drawing order: later ones lie in front."""
 
 
 class Fonts:
@@ -226,7 +192,7 @@ def draw_page(rng: random.Random, fonts: Fonts, *, dense: bool, looseness: float
     else:
         kinds, weights = zip(*_KINDS, strict=True)
         rng.choices(kinds, weights)[0](canvas)
-    return Page(canvas.image, tuple(canvas.items))
+    return Page.of(canvas.image, canvas.items)
 
 
 # --- kinds of pages -------------------------------------------------------------------------------------------------------

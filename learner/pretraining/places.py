@@ -30,10 +30,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from computerrl.learner.pretraining.pages import HEIGHT, WIDTH
 from computerrl.learner.pretraining.progress import Progress
 from computerrl.learner.pretraining.questions import DIGIT_WEIGHTS, NUM_DIGITS, AskedPages, Asker, Batch, Question, make_batch
 from computerrl.learner.pretraining.reader import BEGINNING, CELLS_AT, NAMING_LAYERS, Read, Reader
+from computerrl.learner.pretraining.things import HEIGHT, WIDTH
 from computerrl.learner.pretraining.tower import HELD_OUT_SEED, SAY_STEPS, Batches, Say, Schedule, make_optimizer, set_lr
 
 _MAX_ANSWER = 12

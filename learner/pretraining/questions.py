@@ -13,6 +13,7 @@ Shape legend: B pages of a batch, C cells of a page, Q questions of all pages, L
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,8 +22,8 @@ import numpy as np
 import torch
 
 from computerrl.learner.pretraining.labels import CELLS, pixels
-from computerrl.learner.pretraining.pages import HEIGHT, WIDTH, Item, Page
 from computerrl.learner.pretraining.screens import Source
+from computerrl.learner.pretraining.things import HEIGHT, WIDTH, Item, Page
 
 _ASKS = (
     "Find {}.",
@@ -159,18 +160,9 @@ def slipped(coordinate: int, rng: random.Random) -> tuple[str, str]:
 
 
 def askable(page: Page) -> list[tuple[str, Item]]:
-    """Names that mean one thing of the page, and the thing; its middle is on the screen and not covered."""
-    counts: dict[str, int] = {}
-    for item in page.items:
-        for name in item.names:
-            counts[name] = counts.get(name, 0) + 1
-    found = []
-    for number, item in enumerate(page.items):
-        x, y = item.middle
-        covers = (other.box for other in page.items[number + 1 :])
-        if 0 <= x < WIDTH and 0 <= y < HEIGHT and not any(b[0] <= x <= b[2] and b[1] <= y <= b[3] for b in covers):
-            found += [(name, item) for name in item.names if counts[name] == 1]
-    return found
+    """Names that mean one thing of the page, and the thing."""
+    counts = Counter(name for item in page.items for name in item.names)
+    return [(name, item) for item in page.items for name in item.names if counts[name] == 1]
 
 
 def make_batch(pages: Sequence[tuple[np.ndarray, list[Question]]]) -> Batch:

@@ -186,6 +186,12 @@ class Reader(torch.nn.Module):
         tensors = {name: tensor for name, tensor in self.eyes.state_dict().items() if not is_for_training_alone(name)}
         return tensors | {name: parameter.detach() for name, parameter in self._changes()}
 
+    @torch.no_grad()
+    def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """What `state` gave. Raises `KeyError` for a tensor that is missing, `RuntimeError` for one of another shape."""
+        for name, tensor in self.state().items():
+            tensor.copy_(tensors[name])
+
     def _changes(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         for name, lora in self.changes.items():
             number, _, part = name.partition("-")

@@ -15,7 +15,8 @@ from typing import Any
 
 from PIL import Image
 
-from computerrl.learner.pretraining.pages import HEADER, HEIGHT, WIDTH, Box, Fonts, Item, Page, draw_page
+from computerrl.learner.pretraining.pages import Fonts, draw_page
+from computerrl.learner.pretraining.things import HEADER, HEIGHT, WIDTH, Box, Item, Page
 
 _FAMILIES_TEXT = """
 web-click-button web-click-test web-click-test-2 web-click-widget web-click-dialog web-click-dialog-2 web-click-tab web-focus-text
@@ -79,7 +80,7 @@ class Screens:
         """One of them."""
         number = rng.randrange(len(self._elements))
         with Image.open(_file(self._folder, number)) as image:
-            return Page(image.convert("RGB"), tuple(items_of(self._elements[number], self._fonts)))
+            return Page.of(image.convert("RGB"), items_of(self._elements[number], self._fonts))
 
     def digest(self) -> str:
         """SHA-256 of all of it."""

@@ -36,8 +36,8 @@ _BACKGROUND_WEIGHT = 0.1
 _DIGIT_WEIGHTS = (0.5, 0.2, 0.5, 0.2)
 SAY_STEPS = 250
 
-_LOOSE_SHARE = 0.6
-"""Part of the steps after which words lie anywhere."""
+LOOSE_SHARE = 0.6
+"""Part of the steps after which words lie anywhere, for eyes that begin to learn."""
 
 T = TypeVar("T")
 Say = Callable[[str], None]
@@ -187,17 +187,19 @@ def train_tower(
     vocabulary: Vocabulary,
     source: Source,
     held_out: Source,
+    loose_share: float,
     say: Say,
     file: Path,
 ) -> None:
-    """The first stage, in place. ``held_out``: on whose pages it is measured. ``file``: of the stage's `Progress`."""
+    """The first stage, in place. ``held_out``: on whose pages it is measured. ``loose_share``: part of the steps after which
+    words lie anywhere. ``file``: of the stage's `Progress`."""
     loss_of = DenseLoss(embeddings, vocabulary, device=schedule.device)
     shown = LabelledPages(held_out, vocabulary, batch=80)(random.Random(HELD_OUT_SEED), 0)
     eyes.to(schedule.device).train()
     optimizer = make_optimizer([(eyes, schedule.lr)])
     progress = Progress(file, eyes.state_dict())
     first = progress.restore(optimizer)
-    make = LabelledPages(source, vocabulary, schedule.batch, loose_after=round(_LOOSE_SHARE * schedule.steps))
+    make = LabelledPages(source, vocabulary, schedule.batch, loose_after=round(loose_share * schedule.steps))
     batches = Batches(make, seed=schedule.seed, first=first).drawn_aside(schedule.device)
     began = time.monotonic()
     for step in range(first, schedule.steps):

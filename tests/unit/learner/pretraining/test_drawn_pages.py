@@ -12,9 +12,10 @@ from PIL import ImageFont
 
 from computerrl.learner.model_store import ensure_model
 from computerrl.learner.pretraining.labels import CELLS, Vocabulary, cell_labels, pixels
-from computerrl.learner.pretraining.pages import HEIGHT, WIDTH, Item, Page, draw_page
+from computerrl.learner.pretraining.pages import draw_page
 from computerrl.learner.pretraining.questions import Asker, askable, slipped
 from computerrl.learner.pretraining.screens import Source
+from computerrl.learner.pretraining.things import HEIGHT, WIDTH, Item, Page
 
 
 class PillowsFont:
@@ -64,12 +65,40 @@ def test_cell_in_the_middle_of_what_is_in_front_names_it(vocabulary: Vocabulary,
     assert num_named > 100
 
 
-def test_nothing_is_asked_for_that_another_thing_covers() -> None:
-    behind, front = Item((0, 200, 80, 280), ("button",), ("behind",)), Item((30, 220, 110, 300), ("button",), ("front",))
-    twin = Item((200, 200, 240, 240), ("button",), ("twin",))
-    outside = Item((300, 400, 400, 500), ("button",), ("outside",))
-    drawn = Page(page(1).image, (behind, front, twin, Item((200, 300, 240, 340), ("button",), ("twin",)), outside))
-    assert [name for name, _ in askable(drawn)] == ["front"]
+def test_thing_behind_another_is_asked_for_where_it_is_seen() -> None:
+    def button(name: str, *box: float) -> Item:
+        return Item(box, ("button",), (name,))  # type: ignore[arg-type]
+
+    drawn = Page.of(
+        page(1).image,
+        [
+            button("behind", 0, 200, 80, 280),
+            button("front", 30, 220, 110, 300),
+            button("hidden", 200, 110, 240, 150),
+            button("over", 190, 118, 260, 170),
+            button("twin", 200, 200, 240, 240),
+            button("twin", 200, 300, 240, 340),
+            button("outside", 330, 400, 400, 450),
+            Item((30, 220, 60, 240), ("word",)),
+        ],
+    )
+    assert {name: item.box for name, item in askable(drawn)} == {
+        "behind": (0, 200, 30, 280),
+        "front": (30, 220, 110, 300),
+        "over": (190, 118, 260, 170),
+    }
+
+
+def test_nothing_in_front_lies_on_the_middle_of_what_is_asked_for() -> None:
+    num_partly_seen = 0
+    for seed in range(400):
+        drawn = draw_page(random.Random(seed), PillowsFont(), dense=False)  # type: ignore[arg-type]
+        for number, item in enumerate(drawn.items):
+            (x, y), later = item.middle, [other.box for other in drawn.items[number + 1 :] if other.names]
+            on_it = [box for box in later if box[0] < x < box[2] and box[1] < y < box[3]]
+            assert not item.names or not on_it, (seed, item)
+            num_partly_seen += bool(item.names) and item.words[0] == "button" and item.box[2] - item.box[0] < 30
+    assert num_partly_seen > 5
 
 
 def test_questions_know_which_of_their_tokens_name_the_thing(tokenizer: Any) -> None:

@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 from computerrl.learner.pretraining import screens
-from computerrl.learner.pretraining.pages import HEADER, HEIGHT, WIDTH
 from computerrl.learner.pretraining.questions import askable
 from computerrl.learner.pretraining.screens import Screens, Source, items_of, record
+from computerrl.learner.pretraining.things import HEADER, HEIGHT, WIDTH
 from tests.unit.learner.pretraining.test_drawn_pages import PillowsFont, page
 
 FONTS: Any = PillowsFont()

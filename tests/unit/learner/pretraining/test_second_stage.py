@@ -13,9 +13,9 @@ from safetensors.torch import save_file
 
 from computerrl.common.vision.processor import load_processor
 from computerrl.learner.model_store import ensure_model
-from computerrl.learner.pretraining.pages import Item
 from computerrl.learner.pretraining.questions import Question, make_batch
 from computerrl.learner.pretraining.reader import BEGINNING, Reader
+from computerrl.learner.pretraining.things import Item
 from computerrl.learner.pretraining.tower import Eyes
 from computerrl.learner.tiny_vision import SIDE, save_tiny_vision
 
@@ -86,3 +86,15 @@ def test_saved_model_computes_what_was_trained(reader: Reader, tmp_path: Path) -
     for lora in plain.changes.values():
         torch.nn.init.zeros_(lora.B)
     assert (answer_logits(plain, [(image(1), [one])]) - expected).abs().max() > 0.2
+
+
+def test_training_begins_with_what_was_kept(reader: Reader) -> None:
+    kept = {name: tensor.clone() for name, tensor in reader.state().items()}
+    expected = answer_logits(reader, [(image(1), [question(1)])])
+    other = copy.deepcopy(reader)
+    for tensor in other.state().values():
+        tensor.normal_(std=0.02)
+    other.load(kept)
+    torch.testing.assert_close(answer_logits(other, [(image(1), [question(1)])]), expected)
+    with pytest.raises(KeyError):
+        other.load({})

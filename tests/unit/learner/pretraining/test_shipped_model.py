@@ -15,7 +15,8 @@ from computerrl.common.messages import ScreenshotRef
 from computerrl.common.vision.encoded import black_image
 from computerrl.launch.report.chance import Targets, compare
 from computerrl.learner.model_store import ensure_model
-from computerrl.learner.pretraining.pages import HEIGHT, WIDTH, Canvas
+from computerrl.learner.pretraining.pages import Canvas
+from computerrl.learner.pretraining.things import HEIGHT, WIDTH
 from tests.unit.learner.pretraining.test_drawn_pages import PillowsFont
 
 CONFIG = Path(__file__).resolve().parents[4] / "configs" / "vision-quickstart.yaml"
