@@ -136,6 +136,11 @@ class Manifest:
             raise WeightError("not a weight manifest: a tensor lies outside its bucket")
         return manifest
 
+    @property
+    def content(self) -> str:
+        """Digest of names, places, types and checksums: equal for equal weights, whatever version they are called."""
+        return hashlib.blake2b(repr((self.plan, self.checksums)).encode(), digest_size=16).hexdigest()
+
     def verify(self, bucket: int, data: Any) -> None:
         """Raise `WeightError` unless ``data`` (a buffer) is exactly the bytes of ``bucket``."""
         found, expected = checksum(data), self.checksums[bucket]

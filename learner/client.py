@@ -65,9 +65,13 @@ class WeightClient:
         self._connect = connect
         self._channel: Channel | None = None
 
-    def join(self, receiver: str, *, loaded_version: int, model_digest: str, timeout_s: float) -> Invitation | NothingNewer:
-        """Ask for the next weight update. Raises `PeerTimeout`, and `WeightError` when the learner has another base model."""
-        message = WeightJoin(receiver=receiver, loaded_version=loaded_version, model_digest=model_digest)
+    def join(
+        self, receiver: str, *, loaded_version: int, model_digest: str, held: str, timeout_s: float
+    ) -> Invitation | NothingNewer:
+        """Ask for the next weight update; arguments as in `WeightJoin`.
+
+        Raises `PeerTimeout`, and `WeightError` when the learner has another base model."""
+        message = WeightJoin(receiver=receiver, loaded_version=loaded_version, model_digest=model_digest, held=held)
         reply = self._request(message, timeout_s=timeout_s)
         if not isinstance(reply, Invitation | NothingNewer):
             raise ProtocolError(f"the learner answered WeightJoin with {type(reply).__name__}")

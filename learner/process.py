@@ -235,6 +235,7 @@ def _weight_sender(config: RunConfig, server: Server, *, model_digest: str, devi
         backend="nccl" if backend == "nccl" else "gloo",
         timeout_s=config.learner.weight_timeout_s,
         files=files,
+        by_changes=config.learner.weight_encoding == "changes",
     )
 
 

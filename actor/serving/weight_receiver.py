@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -22,6 +23,7 @@ from computerrl.common.errors import ComputerRLError, PeerTimeout, WeightError
 from computerrl.common.lifecycle import StopToken
 from computerrl.common.messages import BroadcastInvitation, FileInvitation, NothingNewer, WeightUpdate
 from computerrl.common.metrics import Timings
+from computerrl.common.weight_changes import apply_changes
 from computerrl.common.weight_plan import Manifest, WeightPlan
 from computerrl.learner.client import (
     PARK_S,
@@ -56,22 +58,45 @@ class BroadcastReceiver:
         self._prefix = ""
         """`BroadcastInvitation.store_prefix` of the group."""
         self._staging: tuple[WeightPlan, list[torch.Tensor]] | None = None
+        self.held = ""
+        """`Manifest.content` of what the buffers hold; empty where they hold nothing whole."""
 
     def receive(self, invitation: BroadcastInvitation, manifest: Manifest) -> list[torch.Tensor]:
         """Buckets of ``manifest``, uint8 [bytes] each; the next update overwrites them. Raises RuntimeError when the group
         breaks, and `WeightError` for a wrong checksum."""
         group = self._group_of(invitation)
+        sizes = self._change_sizes(invitation, manifest.plan)
         buffers = self._buffers_for(manifest.plan, device="cuda" if invitation.backend == "nccl" else "cpu")
+        self.held = ""
+        coming = [(i, buffers[i] if size < 0 else buffers[i].new_empty(size)) for i, size in enumerate(sizes) if size]
         damaged: WeightError | None = None
-        for i in group.broadcast(buffers):
+        for number in group.broadcast([tensor for _, tensor in coming]):
+            i, tensor = coming[number]
             try:
+                if tensor is not buffers[i]:
+                    apply_changes(buffers[i], tensor)
                 manifest.verify(i, buffers[i].cpu().numpy())
             except WeightError as error:
                 # Receive the rest all the same: leaving in the middle would break the round for the other receivers.
                 damaged = damaged or error
         if damaged is not None:
             raise damaged
+        for i in [i for i, size in enumerate(sizes) if not size]:
+            manifest.verify(i, buffers[i].cpu().numpy())
+        self.held = manifest.content
         return buffers
+
+    def _change_sizes(self, invitation: BroadcastInvitation, plan: WeightPlan) -> Sequence[int]:
+        """`BroadcastInvitation.change_bytes`. Raises `WeightError` where they do not fit to what the buffers hold."""
+        if not invitation.base:
+            return [-1] * len(plan.bucket_bytes)
+        if invitation.base != self.held:
+            held = self.held or "none"
+            raise WeightError(f"the learner sends changes of weights {invitation.base}, this receiver holds {held}")
+        sizes, wholes = invitation.change_bytes, plan.bucket_bytes
+        if len(sizes) != len(wholes) or any(size > whole for size, whole in zip(sizes, wholes, strict=True)):
+            raise WeightError(f"the learner sends changes of {sizes} bytes for buckets of {wholes}")
+        return sizes
 
     def abandon(self) -> None:
         """Leave the group, if there is one."""
@@ -102,6 +127,7 @@ class BroadcastReceiver:
 
     def _buffers_for(self, plan: WeightPlan, *, device: str) -> list[torch.Tensor]:
         if self._staging is None or self._staging[0] != plan:
+            self.held = ""
             self._staging = (plan, [torch.empty(size, dtype=torch.uint8, device=device) for size in plan.bucket_bytes])
         return self._staging[1]
 
@@ -184,7 +210,11 @@ class WeightReceiver:
     def _join_once(self) -> None:
         """Ask for one update and load it."""
         invitation = self._client.join(
-            self._receiver, loaded_version=self._version, model_digest=self._model_digest, timeout_s=JOIN_TIMEOUT_S
+            self._receiver,
+            loaded_version=self._version,
+            model_digest=self._model_digest,
+            held=self._broadcasts.held,
+            timeout_s=JOIN_TIMEOUT_S,
         )
         self._complaint = ""
         if isinstance(invitation, NothingNewer):

@@ -4,7 +4,7 @@ Sender here, receivers in processes of their own, gloo over loopback, all of Smo
 torch.distributed in the same number of processes in the same run: one broadcast of all bytes, which is as fast as gloo gets, and
 one per tensor, which is the straightforward way. Times of a broadcast are the sender's, from the first call until its last one is
 done; ours holds invitations and checksums of every bucket as well. The same through files is what sites without a network for
-collectives pay.
+collectives pay. By changes alone (`learner.weight_encoding`), each update is a random step of the size that Adam takes.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from computerrl.learner.weights.sender import WeightSender
 
 _PROBE = np.zeros(31, np.float32)
 _LIMIT_S = 60.0
+_STEPS = (1e-6, 1e-5)
+"""Learning rates of the updates by changes."""
 
 
 def run(quick: bool) -> list[dict[str, Any]]:
@@ -45,20 +47,26 @@ def run(quick: bool) -> list[dict[str, Any]]:
     for num_receivers in (1, 2) if quick else (1, 2, 4):
         rows += broadcast_rows(tensors, num_receivers=num_receivers, rounds=rounds)
     rows += _file_rows(tensors, num_receivers=2, rounds=rounds)
+    rows += [row for step in _STEPS for row in change_rows(tensors, step=step, num_receivers=2, rounds=min(rounds, 5))]
     return rows + _membership_rows(tensors, num_receivers=2 if quick else 4, rounds=rounds)
 
 
 class _Run:
     """A sender and its receivers; a context manager."""
 
-    def __init__(self, num_receivers: int, *, backend: str = "gloo") -> None:
+    def __init__(self, num_receivers: int, *, backend: str = "gloo", by_changes: bool = False) -> None:
         """``backend``: gloo, nccl (the learner on GPU 0, each receiver on one of the next) or file."""
         self._temporary = tempfile.TemporaryDirectory()
         self._folder = Path(self._temporary.name)
         server = Server("tcp://127.0.0.1:0", keys=create_keys(self._folder / "keys"), sender="learner-0:bench")
         files = WeightFiles(self._folder / "weights") if backend == "file" else None
         self.sender = WeightSender(
-            server, model_digest="bench", host="127.0.0.1", backend="nccl" if backend == "nccl" else "gloo", files=files
+            server,
+            model_digest="bench",
+            host="127.0.0.1",
+            backend="nccl" if backend == "nccl" else "gloo",
+            files=files,
+            by_changes=by_changes,
         )
         self.version = 0
         self.receivers = {f"actor-{i}:bench": self.start(f"actor-{i}:bench") for i in range(num_receivers)}
@@ -124,6 +132,29 @@ def broadcast_rows(
 def _file_rows(tensors: dict[str, torch.Tensor], *, num_receivers: int, rounds: int) -> list[dict[str, Any]]:
     _, reached, _ = _updates(tensors, num_receivers=num_receivers, rounds=rounds, backend="file")
     return [_row(f"from publish to served by all, {_megabytes(tensors)}, {num_receivers} receivers, by file", reached)]
+
+
+def change_rows(tensors: dict[str, torch.Tensor], *, step: float, num_receivers: int, rounds: int) -> list[dict[str, Any]]:
+    """Updates by changes after steps of about ``step`` in float32, from weights that lie anywhere between two of bfloat16."""
+    rng = torch.Generator().manual_seed(0)
+    place = {name: (torch.rand(one.shape, generator=rng) - 0.5) * 2**-7 for name, one in tensors.items()}
+    masters = {name: one.float() * (1 + place[name]) for name, one in tensors.items()}
+    sent, reached = [], []
+    with _Run(num_receivers, by_changes=True) as found:
+        for number in range(rounds + 2):
+            for master in masters.values():
+                master.add_(torch.randn(master.shape, generator=rng), alpha=step)
+            weights = {name: master.bfloat16() for name, master in masters.items()}
+            started = time.perf_counter()
+            found.publish(weights)
+            found.wait_loaded(list(found.receivers))
+            if number > 1:  # The first one, or one more where a receiver came late, travels whole.
+                reached.append(time.perf_counter() - started)
+                sent.append(found.sender.metrics()["learner/weight_broadcast_mb"])
+    label = f"{_megabytes(tensors)}, {num_receivers} receivers, gloo, changes after a step of {step:g}"
+    whole = sum(tensor.nbytes for tensor in tensors.values()) / 2**20
+    megabytes = _row(f"to each receiver, {label}", sent, peer="whole", peer_value=whole)
+    return [{**megabytes, "unit": "MiB"}, _row(f"from publish to served by all, {label}", reached)]
 
 
 def _updates(

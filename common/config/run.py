@@ -281,6 +281,9 @@ def _combination_problems(config: RunConfig) -> list[Problem]:
     if config.mode == "serial" and config.learner.num_ranks > 1:
         reason = f"{config.learner.num_ranks}, but serial mode is one process"
         problems.append(Problem("learner.num_ranks", reason, "set it to 1, or use mode: processes"))
+    if config.learner.weight_backend == "file" and config.learner.weight_encoding == "changes":
+        reason = "changes, but learner.weight_backend file writes all weights, which any receiver can read"
+        problems.append(Problem("learner.weight_encoding", reason, "set it to whole"))
     problems.extend(_prompt_problems(config))
     tasks = config.tasks
     twice = sorted({family for family in tasks.families if tasks.families.count(family) > 1})

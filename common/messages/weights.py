@@ -20,6 +20,8 @@ class WeightJoin(Wire, frozen=True):
     """Policy version that the receiver serves; -1: none, it needs a full update."""
     model_digest: Id
     """Digest of the base model's tensor names, shapes and dtypes; it must equal the learner's."""
+    held: Id = ""
+    """`Manifest.content` of the weights whose bytes the receiver still has, for an update by changes; empty: none."""
 
 
 class NothingNewer(Wire, frozen=True):
@@ -73,6 +75,11 @@ class BroadcastInvitation(Wire, frozen=True):
     timeout_s: float
     """Deadline of a bucket in seconds. A receiver that waits longer leaves the group, so that no receiver waits for one that
     hangs."""
+    base: Id = ""
+    """`WeightJoin.held` of the members, against which buckets travel by their changes; empty: all buckets travel whole."""
+    change_bytes: tuple[int, ...] = ()
+    """Bytes of the changes of each bucket (`common.weight_changes`), where there is a base; 0: it is as it was, and nothing
+    travels; -1: it travels whole."""
 
 
 class WeightLoaded(Wire, frozen=True):

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+import torch
+
 from computerrl.common import log
 from computerrl.common.messages import BroadcastInvitation, FileInvitation
 from computerrl.learner.client import BroadcastGroup, serve_store
@@ -35,6 +37,8 @@ class Delivered:
 
     num_receivers: int
     duration_s: float
+    num_bytes: int
+    """That each receiver got."""
     epoch: int = 0
     """Number of the process group; 0 for a file."""
 
@@ -44,6 +48,8 @@ class Delivery(Protocol):
 
     num_epochs: int
     """Number of process groups so far."""
+    base: Snapshot | None
+    """The snapshot that was delivered last, where the next one may travel by its changes; its buckets are still needed."""
     needs_all: bool
     """Whether a delivery goes to all its receivers together, so that waiting a moment for a busy one saves a delivery."""
 
@@ -61,6 +67,7 @@ class FileDelivery:
     """Weights through the run folder: every receiver reads the same file."""
 
     num_epochs = 0
+    base: Snapshot | None = None
     needs_all = False
 
     def __init__(self, files: WeightFiles, *, timeout_s: float) -> None:
@@ -86,7 +93,7 @@ class FileDelivery:
         members = receivers.take_below(snapshot.policy_version)
         for parked in members.values():
             parked.request.reply(invitation)
-        return Delivered(len(members), time.monotonic() - started)
+        return Delivered(len(members), time.monotonic() - started, snapshot.num_bytes)
 
     def give_up(self, error: Exception, receivers: Receivers) -> bool:
         """See `Delivery`."""
@@ -114,11 +121,14 @@ class BroadcastDelivery:
 
     needs_all = True
 
-    def __init__(self, *, host: str, backend: Literal["gloo", "nccl"], timeout_s: float) -> None:
-        """``host``: local address of store and group; ``timeout_s``: deadline of a bucket."""
+    def __init__(self, *, host: str, backend: Literal["gloo", "nccl"], timeout_s: float, by_changes: bool = False) -> None:
+        """``host``: local address of store and group; ``timeout_s``: deadline of a bucket; ``by_changes``: receivers that hold
+        the weights before get what has changed since."""
         self._host = host
         self._backend = backend
         self._timeout_s = timeout_s
+        self._by_changes = by_changes
+        self.base: Snapshot | None = None
         self._store, self._store_address = serve_store(host)
         self._group: _Group | None = None
         self._patience = 1
@@ -126,13 +136,18 @@ class BroadcastDelivery:
 
     def deliver(self, snapshot: Snapshot, receivers: Receivers) -> Delivered | None:
         """See `Delivery`. Raises RuntimeError when a member is dead, slow or hangs."""
-        snapshot.update()  # Computes the checksums before a receiver waits for its first bucket.
+        # Checksums and changes are computed before a receiver waits for its first bucket.
+        snapshot.update()
+        if self.base is not None:
+            snapshot.changes_since(self.base)
         members = receivers.take_below(snapshot.policy_version)
         if not members:
             return None
         started = time.monotonic()
         group = self._group_of(tuple(members), is_broken=receivers.take_left())
-        self._invite(members, snapshot, group)
+        base = self.base if self.base is not None and all(one.held == self.base.content for one in members.values()) else None
+        payloads = _payloads(snapshot, base)
+        self._invite(members, snapshot, group, base=base, payloads=payloads)
         if group.link is None:
             group.link = BroadcastGroup(
                 store=self._store,
@@ -144,10 +159,12 @@ class BroadcastDelivery:
                 form_timeout_s=self._form_timeout_s,
                 timeout_s=self._bucket_timeout_s,
             )
-        for _ in group.link.broadcast(snapshot.buffers):
+        for _ in group.link.broadcast([payload for payload in payloads if len(payload)]):
             pass  # Each bucket that arrived makes room for the next.
         self._patience = 1
-        return Delivered(len(members), time.monotonic() - started, group.epoch)
+        if self._by_changes:
+            self.base = snapshot
+        return Delivered(len(members), time.monotonic() - started, sum(map(len, payloads)), group.epoch)
 
     def give_up(self, error: Exception, receivers: Receivers) -> bool:
         """See `Delivery`."""
@@ -173,7 +190,17 @@ class BroadcastDelivery:
             self.num_epochs += 1
         return self._group
 
-    def _invite(self, members: Mapping[str, Parked], snapshot: Snapshot, group: _Group) -> None:
+    def _invite(
+        self,
+        members: Mapping[str, Parked],
+        snapshot: Snapshot,
+        group: _Group,
+        *,
+        base: Snapshot | None,
+        payloads: list[torch.Tensor],
+    ) -> None:
+        pairs = zip(payloads, snapshot.buffers, strict=True)
+        change_bytes = tuple(-1 if payload is bucket else len(payload) for payload, bucket in pairs)
         for rank, parked in enumerate(members.values(), start=1):
             invitation = BroadcastInvitation(
                 update=snapshot.update(),
@@ -184,6 +211,8 @@ class BroadcastDelivery:
                 backend=self._backend,
                 form_timeout_s=self._form_timeout_s,
                 timeout_s=self._bucket_timeout_s,
+                base=base.content if base is not None else "",
+                change_bytes=change_bytes if base is not None else (),
             )
             parked.request.reply(invitation)
 
@@ -194,3 +223,11 @@ class BroadcastDelivery:
     @property
     def _bucket_timeout_s(self) -> float:
         return self._patience * self._timeout_s
+
+
+def _payloads(snapshot: Snapshot, base: Snapshot | None) -> list[torch.Tensor]:
+    """What travels for each bucket."""
+    if base is None:
+        return snapshot.buffers
+    pairs = zip(snapshot.changes_since(base), snapshot.buffers, strict=True)
+    return [bucket if changed is None else changed for changed, bucket in pairs]

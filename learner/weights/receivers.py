@@ -22,6 +22,8 @@ class Parked:
     request: Request
     """The open `WeightJoin` request."""
     loaded_version: int
+    held: str
+    """`WeightJoin.held`."""
     since: float
     """Time of arrival, by the monotonic clock."""
 
@@ -43,7 +45,7 @@ class Receivers:
         now = time.monotonic()
         with self.changed:
             self._record(message.receiver, now)
-            self._parked[message.receiver] = Parked(request, message.loaded_version, now)
+            self._parked[message.receiver] = Parked(request, message.loaded_version, message.held, now)
             self.changed.notify_all()
 
     def report(self, message: WeightLoaded) -> None:

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Mapping, Set
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -47,15 +47,17 @@ class WeightSender:
         backend: Literal["gloo", "nccl"] = "gloo",
         timeout_s: float = 3.0,
         files: WeightFiles | None = None,
+        by_changes: bool = False,
     ) -> None:
         """``host``: local address of the store and the group; ``backend``: `gloo` or `nccl` (buckets are on the GPU then);
-        ``timeout_s``: deadline of a bucket; ``files``: weights travel as files, and ``host`` and ``backend`` are not used."""
+        ``timeout_s``: deadline of a bucket; ``files``: weights travel as files, and ``host`` and ``backend`` are not used;
+        ``by_changes``: see `BroadcastDelivery`, takes the memory of another snapshot."""
         self.address = server.address
         self._server = server
         self._model_digest = model_digest
         self._snapshots = SnapshotMaker(model_digest, device=torch.device("cuda" if backend == "nccl" else "cpu"))
         self._delivery: Delivery = (
-            BroadcastDelivery(host=host, backend=backend, timeout_s=timeout_s)
+            BroadcastDelivery(host=host, backend=backend, timeout_s=timeout_s, by_changes=by_changes)
             if files is None
             else FileDelivery(files, timeout_s=timeout_s)
         )
@@ -66,6 +68,7 @@ class WeightSender:
         self._sending: Snapshot | None = None
         self._stopping = False
         self._broadcast_s = 0.0
+        self._broadcast_bytes = 0
         self._num_broadcasts = 0
         self._num_failed_broadcasts = 0
         self._threads = [
@@ -88,7 +91,7 @@ class WeightSender:
     def _replace_newest(self, snapshot: Snapshot) -> None:
         with self._changed:
             old, self._newest = self._newest, snapshot
-            if old is not None and old is not self._sending:
+            if old is not None and old is not self._sending and old is not self._delivery.base:
                 self._snapshots.reuse(old)
             self._changed.notify_all()
 
@@ -101,6 +104,7 @@ class WeightSender:
         with self._changed:
             return {
                 "learner/weight_broadcast_s": self._broadcast_s,
+                "learner/weight_broadcast_mb": self._broadcast_bytes / 2**20,
                 "learner/weight_broadcasts": float(self._num_broadcasts),
                 "learner/weight_broadcasts_failed": float(self._num_failed_broadcasts),
                 "learner/weight_receivers": float(self._receivers.num_live()),
@@ -159,6 +163,7 @@ class WeightSender:
 
     def _broadcast(self) -> None:
         while (snapshot := self._wait_for_work()) is not None:
+            base = self._delivery.base
             try:
                 self._send(snapshot)
             except Exception as error:  # noqa: BLE001
@@ -170,7 +175,7 @@ class WeightSender:
                     log.get_logger().error("weights.not_sent", error=f"{type(error).__name__}: {error}"[:500])
                     time.sleep(SEND_AGAIN_S)
             finally:
-                self._release(snapshot)
+                self._release({snapshot, base})
 
     def _wait_for_work(self) -> Snapshot | None:
         """The newest snapshot, once a receiver that lacks it is parked; None when the sender is closed."""
@@ -206,6 +211,7 @@ class WeightSender:
 
     def _note_sent(self, snapshot: Snapshot, delivered: Delivered) -> None:
         self._broadcast_s = delivered.duration_s
+        self._broadcast_bytes = delivered.num_bytes
         self._num_broadcasts += 1
         log.get_logger().debug(
             "weights.sent",
@@ -214,8 +220,8 @@ class WeightSender:
             receivers=delivered.num_receivers,
         )
 
-    def _release(self, snapshot: Snapshot) -> None:
+    def _release(self, used: Set[Snapshot | None]) -> None:
         with self._changed:
             self._sending = None
-            if snapshot is not self._newest:
-                self._snapshots.reuse(snapshot)
+            for snapshot in used - {None, self._newest, self._delivery.base}:
+                self._snapshots.reuse(cast(Snapshot, snapshot))

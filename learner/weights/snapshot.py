@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from computerrl.common.messages import WeightUpdate
+from computerrl.common.weight_changes import changes
 from computerrl.common.weight_plan import Manifest, TensorSpec, WeightPlan, checksum, plan_buckets
 
 
@@ -24,6 +25,8 @@ class Snapshot:
     """uint8 [bytes] of each bucket."""
     probe_logprobs: np.ndarray
     _update: WeightUpdate | None = None
+    _content: str = ""
+    _changes: tuple[str, list[torch.Tensor | None]] = ("", [])
 
     def update(self) -> WeightUpdate:
         """Description for the receivers. The first call computes the checksums, which is too slow for the training thread."""
@@ -31,7 +34,26 @@ class Snapshot:
             sums = tuple(checksum(buffer.cpu().numpy()) for buffer in self.buffers)
             manifest = Manifest(self.policy_version, self.model_digest, self.plan, sums)
             self._update = WeightUpdate(self.policy_version, manifest.to_json(), self.probe_logprobs)
+            self._content = manifest.content
         return self._update
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all buckets."""
+        return self.plan.total_bytes
+
+    @property
+    def content(self) -> str:
+        """`Manifest.content`; as slow as `update`."""
+        self.update()
+        return self._content
+
+    def changes_since(self, base: Snapshot) -> list[torch.Tensor | None]:
+        """`common.weight_changes.changes` of each bucket. The first call for a ``base`` computes them, which is as slow as
+        `update`."""
+        if self._changes[0] != base.content:
+            self._changes = (base.content, [changes(*pair) for pair in zip(base.buffers, self.buffers, strict=True)])
+        return self._changes[1]
 
 
 class SnapshotMaker:

@@ -3,8 +3,9 @@
 One process imports everything and forks a receiver for each line "NAME BEHAVIOUR" on its standard input: torch takes seconds.
 Prints one JSON line per event. Arguments: key folder, address, folder of weight files.
 
-Behaviours: good; corrupt (a byte of the second bucket, once); other_model; at:STAGE, which says so and waits a moment at the
-first joining, forming, receiving (before the second bucket), loading or reporting of a version; waiting, which starts at SIGCONT.
+Behaviours: good; corrupt (a byte of the second bucket, once); corrupt_changes (the last byte of some changes, once); other_model;
+at:STAGE, which says so and waits a moment at the first joining, forming, receiving (before the second bucket), loading or
+reporting of a version; waiting, which starts at SIGCONT.
 """
 
 import json
@@ -96,6 +97,10 @@ class PausingGroup(BroadcastGroup):
                 SUBJECT.pass_through("receiving")
                 if SUBJECT.behaviour == "corrupt":
                     buffers[i][7] ^= 1
+            if SUBJECT.behaviour == "corrupt_changes" and len(buffers[i]) < 100_000:
+                SUBJECT.behaviour = "good"
+                SUBJECT.say("damaged")
+                buffers[i][-1] ^= 1
             yield i
 
 

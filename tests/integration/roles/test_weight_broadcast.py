@@ -65,12 +65,17 @@ class Receiver:
 class Bench:
     """A sender and the receivers started for a test."""
 
-    def __init__(self, folder: Path, *, files: bool = False) -> None:
+    def __init__(self, folder: Path, *, files: bool = False, by_changes: bool = False) -> None:
         keys = create_keys(folder / "keys")
         server = Server("tcp://127.0.0.1:0", keys=keys, sender="learner-0:test")
         self.files = folder / "weights"
         self.sender = WeightSender(
-            server, model_digest="digest", host="127.0.0.1", timeout_s=TIMEOUT_S, files=WeightFiles(self.files) if files else None
+            server,
+            model_digest="digest",
+            host="127.0.0.1",
+            timeout_s=TIMEOUT_S,
+            files=WeightFiles(self.files) if files else None,
+            by_changes=by_changes,
         )
         self.receivers: dict[str, Receiver] = {}
         self.version = 0
@@ -93,11 +98,15 @@ class Bench:
         receiver.pid = receiver.wait("started")["pid"]
         return receiver
 
-    def publish(self) -> tuple[int, float]:
-        """Publish tensors filled with the next version (5 MB each: several buckets); it and how long the caller stood still."""
+    def publish(self, *, changed: int | None = None) -> tuple[int, float]:
+        """Publish tensors filled with the next version (5 MB each: several buckets); it and how long the caller stood still.
+        ``changed``: so many numbers at both ends of each tensor are the version, the others 0."""
         self.version += 1
         value = float(self.version)
         tensors = {f"layer.{i}": torch.full((2_500_000,), value, dtype=torch.bfloat16) for i in range(NUM_TENSORS)}
+        if changed is not None:
+            for tensor in tensors.values():
+                tensor[changed:-changed] = 0
         started = time.monotonic()
         self.sender.publish(self.version, tensors, probe_logprobs=np.full(NUM_TENSORS, value, np.float32))
         return self.version, time.monotonic() - started
@@ -220,6 +229,58 @@ def test_join_with_another_base_model_refused_and_never_served(bench: Bench) -> 
     good.wait("serving", version=1)
     assert "actor-0:a" not in bench.sender.loaded_versions()
     assert [event["event"] for event in stranger.events] == ["started"]
+
+
+# --- by changes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def by_changes(tmp_path: Path) -> Iterator[Bench]:
+    found = Bench(tmp_path, by_changes=True)
+    yield found
+    found.close()
+
+
+def megabytes(bench: Bench) -> float:
+    return bench.sender.metrics()["learner/weight_broadcast_mb"]
+
+
+def test_changes_reach_those_that_hold_the_weights_before_and_late_joiners_make_them_whole(by_changes: Bench) -> None:
+    first, second = by_changes.start("actor-0:a"), by_changes.start("actor-1:a")
+    by_changes.wait_loaded({"actor-0:a": by_changes.publish(changed=100)[0]})
+    sizes = []
+    for _ in range(3):
+        version, _ = by_changes.publish(changed=100)
+        for receiver in (first, second):
+            assert receiver.wait("serving", version=version)["values"] == values(version)
+        by_changes.wait_loaded({"actor-0:a": version, "actor-1:a": version})
+        sizes.append(megabytes(by_changes))
+    # The second may have come after the first version; from then on both hold the same.
+    assert sizes[-1] < 1 and sizes[-2] < 1
+    late = by_changes.start("actor-2:a")
+    assert late.wait("serving")["version"] == version and megabytes(by_changes) > 20
+    version, _ = by_changes.publish(changed=100)
+    for receiver in (first, second, late):
+        assert receiver.wait("serving", version=version)["values"] == values(version)
+
+
+def test_receiver_killed_among_changes_leaves_the_others_right(by_changes: Bench) -> None:
+    good, victim = by_changes.start("actor-0:a"), by_changes.start("actor-1:a", "at:receiving")
+    by_changes.publish(changed=100)
+    victim.wait("at", stage="receiving")
+    victim.signal(signal.SIGKILL)
+    for _ in range(2):
+        version, _ = by_changes.publish(changed=100)
+        assert good.wait("serving", version=version)["values"] == values(version)
+
+
+def test_changes_damaged_on_the_way_are_sent_again_as_whole_weights(by_changes: Bench) -> None:
+    good, lying = by_changes.start("actor-0:a"), by_changes.start("actor-1:a", "corrupt_changes")
+    for _ in range(3):
+        version, _ = by_changes.publish(changed=100)
+        for receiver in (good, lying):
+            assert receiver.wait("serving", version=version)["values"] == values(version)
+    lying.wait("damaged")
 
 
 # --- through files -----------------------------------------------------------------------------------------------------

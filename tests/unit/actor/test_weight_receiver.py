@@ -31,7 +31,7 @@ class FakeClient:
         self.reported = threading.Semaphore(0)
 
     def join(
-        self, receiver: str, *, loaded_version: int, model_digest: str, timeout_s: float
+        self, receiver: str, *, loaded_version: int, model_digest: str, held: str, timeout_s: float
     ) -> BaseModelInvitation | NothingNewer:
         self.asked_with.append(loaded_version)
         if loaded_version < 3:

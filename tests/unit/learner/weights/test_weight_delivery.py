@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from computerrl.common.messages import BroadcastInvitation, FileInvitation, Message, WeightJoin, WeightLoaded
+from computerrl.common.weight_changes import apply_changes
 from computerrl.common.weight_plan import Manifest
 from computerrl.learner.weights import delivery as weight_delivery
 from computerrl.learner.weights.delivery import BroadcastDelivery, FileDelivery
@@ -164,6 +165,42 @@ def test_lost_group_doubles_the_deadlines_until_an_update_arrives(broadcasts: Br
     FakeGroup.fails = False
     timeouts = [invited_to(broadcasts, receivers, version, "a")[0].timeout_s for version in (2, 3)]
     assert timeouts == [2 * first.timeout_s, first.timeout_s]
+
+
+def bf16(version: int, weights: torch.Tensor) -> Snapshot:
+    return SnapshotMaker("digest", device=CPU).copy(version, {"a": weights.bfloat16()}, PROBE)
+
+
+def test_receivers_that_all_hold_the_weights_before_get_their_changes(
+    broadcasts: BroadcastDelivery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[list[torch.Tensor]] = []
+    monkeypatch.setattr(FakeGroup, "broadcast", lambda self, buffers: sent.append(buffers) or iter(()))
+    delivery = BroadcastDelivery(host="127.0.0.1", backend="gloo", timeout_s=3.0, by_changes=True)
+    weights = torch.randn(5000)
+    first = bf16(1, weights)
+    weights[7] += 1
+    second = bf16(2, weights)
+
+    def deliver(one: Snapshot, **held: str) -> BroadcastInvitation:
+        receivers, requests = Receivers(), [Request() for _ in held]
+        for (name, of), request in zip(held.items(), requests, strict=True):
+            receivers.park(WeightJoin(name, 0, "digest", of), request)  # type: ignore[arg-type]
+        assert delivery.deliver(one, receivers) is not None
+        return invited(requests)[0]
+
+    assert deliver(first, a="", b="").base == "" and sent[-1] == first.buffers and delivery.base is first
+    # One that comes late holds nothing: whole weights for all.
+    assert deliver(second, a=first.content, b="").base == "" and sent[-1] == second.buffers
+    delivery.base = first
+    invitation = deliver(second, a=first.content, b=first.content)
+    (changed,) = sent[-1]
+    assert invitation.base == first.content and invitation.change_bytes == (len(changed),)
+    found = first.buffers[0].clone()
+    apply_changes(found, changed)
+    assert torch.equal(found, second.buffers[0])
+    # The same once more, for one whose engine failed with it: nothing travels.
+    assert deliver(second, a=second.content).change_bytes == (0,) and sent[-1] == []
 
 
 def test_broadcast_without_receivers_sends_nothing(broadcasts: BroadcastDelivery) -> None:
