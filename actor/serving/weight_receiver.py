@@ -23,13 +23,14 @@ from computerrl.common.errors import ComputerRLError, PeerTimeout, WeightError
 from computerrl.common.lifecycle import StopToken
 from computerrl.common.messages import BroadcastInvitation, FileInvitation, NothingNewer, WeightUpdate
 from computerrl.common.metrics import Timings
-from computerrl.common.weight_changes import apply_changes
+
 from computerrl.common.weight_plan import Manifest, WeightPlan
 from computerrl.learner.client import (
     PARK_S,
     BroadcastGroup,
     Invitation,
     WeightClient,
+    apply_changes,
     join_store,
     local_host_towards,
     read_buckets,

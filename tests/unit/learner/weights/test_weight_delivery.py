@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from computerrl.common.messages import BroadcastInvitation, FileInvitation, Message, WeightJoin, WeightLoaded
-from computerrl.common.weight_changes import apply_changes
+from computerrl.learner.weights.changes import apply_changes
 from computerrl.common.weight_plan import Manifest
 from computerrl.learner.weights import delivery as weight_delivery
 from computerrl.learner.weights.delivery import BroadcastDelivery, FileDelivery
