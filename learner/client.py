@@ -32,7 +32,7 @@ from computerrl.common.messages import (
 )
 from computerrl.common.wire.addresses import in_address, is_ipv6, split_address
 from computerrl.common.wire.transport import Channel
-from computerrl.learner.weights.changes import apply_changes as apply_changes
+from computerrl.learner.weight_changes import apply_changes as apply_changes
 
 if TYPE_CHECKING:
     import torch

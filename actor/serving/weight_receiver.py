@@ -23,7 +23,6 @@ from computerrl.common.errors import ComputerRLError, PeerTimeout, WeightError
 from computerrl.common.lifecycle import StopToken
 from computerrl.common.messages import BroadcastInvitation, FileInvitation, NothingNewer, WeightUpdate
 from computerrl.common.metrics import Timings
-
 from computerrl.common.weight_plan import Manifest, WeightPlan
 from computerrl.learner.client import (
     PARK_S,

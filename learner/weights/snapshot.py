@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from computerrl.common.messages import WeightUpdate
-from computerrl.learner.weights.changes import changes
 from computerrl.common.weight_plan import Manifest, TensorSpec, WeightPlan, checksum, plan_buckets
+from computerrl.learner.weight_changes import changes
 
 
 @dataclass(slots=True, eq=False)
@@ -49,7 +49,7 @@ class Snapshot:
         return self._content
 
     def changes_since(self, base: Snapshot) -> list[torch.Tensor | None]:
-        """`learner.weights.changes.changes` of each bucket. The first call for a ``base`` computes them, which is as slow as
+        """`learner.weight_changes.changes` of each bucket. The first call for a ``base`` computes them, which is as slow as
         `update`."""
         if self._changes[0] != base.content:
             self._changes = (base.content, [changes(*pair) for pair in zip(base.buffers, self.buffers, strict=True)])

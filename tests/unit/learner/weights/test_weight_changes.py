@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from computerrl.common.errors import WeightError
-from computerrl.learner.weights.changes import MOST_CHANGED, apply_changes, changes
+from computerrl.learner.weight_changes import MOST_CHANGED, apply_changes, changes
 
 WORDS = 4000
 

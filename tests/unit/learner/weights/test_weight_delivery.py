@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from computerrl.common.messages import BroadcastInvitation, FileInvitation, Message, WeightJoin, WeightLoaded
-from computerrl.learner.weights.changes import apply_changes
 from computerrl.common.weight_plan import Manifest
+from computerrl.learner.weight_changes import apply_changes
 from computerrl.learner.weights import delivery as weight_delivery
 from computerrl.learner.weights.delivery import BroadcastDelivery, FileDelivery
 from computerrl.learner.weights.files import WeightFiles
