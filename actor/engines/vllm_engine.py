@@ -29,8 +29,10 @@ from computerrl.actor.engines.vllm_parts.known import require_known_vllm, torchv
 from computerrl.actor.engines.vllm_parts.weights import (
     check_tensors,
     num_embeddings,
+    published,
     reload_from_file,
     reload_in_worker,
+    require_known_experts,
     require_one_tie,
     shared_tensors,
     tensor_shapes,
@@ -114,6 +116,8 @@ class VLLMCore:
     ) -> None:
         """``gpu_memory`` to ``enforce_eager``: see `common.config.ActorConfig`. ``processor``: of a model that takes images."""
         _set_environment(num_threads)
+        self._shapes = tensor_shapes(folder)
+        require_known_experts(folder, self._shapes)
         if processor is not None:
             problem = torchvision_problem(folder)
             if problem is not None:
@@ -155,7 +159,6 @@ class VLLMCore:
                 )
             )
         self._client = self._llm.engine_core
-        self._shapes = tensor_shapes(folder)
         self.vocabulary = vocabulary_size(folder) or num_embeddings(self._shapes)
         self._image_token = None if processor is None else processor.image_token
         self._num_live = num_live
@@ -268,6 +271,7 @@ class VLLMCore:
 
     @_by_turns
     def load(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        tensors = published(tensors)
         check_tensors(self._shapes, tensors)
         self._drain()
         # What has said nothing may be half read or still wait inside vLLM, with the salt of older weights: it begins anew.

@@ -29,6 +29,9 @@ class ModelConfig(Section):
     trainable_top_layers: int | None = Field(12, ge=1)
     """Number of transformer layers that are trained, counted from the top, beside the final norm. Lower layers run without
     gradients. None: the whole language model is trained."""
+    router: Literal["frozen", "trained"] = "frozen"
+    """Training of the routers of a mixture of experts, in the trained layers. `frozen`: they stay, so that engine and learner,
+    which choose experts for each token by themselves, disagree by rounding alone. There is no loss that balances experts."""
     vision: Literal["frozen", "trained"] = "frozen"
     """Training of the vision tower and its connector, whatever part of the language model is trained. `frozen`: features of an
     image are computed once and kept (`learner.image_cache_mb`). `trained`: the tower changes with every update; all layers of

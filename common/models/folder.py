@@ -17,7 +17,7 @@ from computerrl.common.models.weight_files import ONE_FILE, weight_files, weight
 
 BUILT_IN_MODELS = {"smollm2-135m": 8192, "tiny-vision": 8192, "tiny-random": 2048}
 """Name that `learner.model_store` can make without a network -> its context in tokens."""
-BUILT_IN_EDITIONS = {"tiny-vision": "fae6f2be"}
+BUILT_IN_EDITIONS = {"tiny-vision": "05bcdc83"}
 """Name of a built-in model that the package carries weights of -> how the SHA-256 of their file begins: a folder made from other
 weights is another folder."""
 

@@ -46,6 +46,10 @@ _PROBE_TOLERANCE = {torch.bfloat16: 0.15, torch.float32: 2e-3}
 """`probe_difference` to the model's own forward pass that rounding explains."""
 
 
+_ROUTERS = ("gate", "router")
+"""What families call the map from a hidden state to a number for each expert."""
+
+
 @dataclass(frozen=True, slots=True)
 class _ProbeSample:
     prompt_tokens: np.ndarray
@@ -77,11 +81,12 @@ class Policy:
         lora: LoraConfig | None = None,
         vision: Vision | None = None,
         float32_head: bool = False,
+        trains_routers: bool = False,
     ) -> None:
         """``recomputation``: what each trained layer computes again when going back, see `LearnerConfig`.
         ``float32_head``: compute the output layer in float32, see `ModelConfig.head_dtype`.
         ``lora``: the model's adapters, which are in it already, are all that is trained. ``vision``: of a model that takes
-        images; it tells whether its tower is trained."""
+        images; it tells whether its tower is trained. ``trains_routers``: see `ModelConfig.router`."""
         self.folder = folder
         self.vision = vision
         self._has_rope_grid = vision is not None and vision.has_rope_grid
@@ -103,6 +108,7 @@ class Policy:
         """Number of layers to whose output features of images are added."""
         adapters = adapters_among((name for name, _ in model.named_parameters()), lora)
         of_adapters = {name for adapter in adapters for name in (adapter.down, adapter.up)}
+        kept = frozenset() if trains_routers else _routers(model)
         model.requires_grad_(False)
         trained: dict[str, torch.nn.Parameter] = {}
         for name, parameter in model.named_parameters():
@@ -111,7 +117,7 @@ class Policy:
             elif lora:
                 is_trained = name in of_adapters
             else:
-                is_trained = num_trained_layers is None or self._is_top(parameter)
+                is_trained = (num_trained_layers is None or self._is_top(parameter)) and name not in kept
             if is_trained:
                 trained[name] = parameter.requires_grad_(True)
         self.weights = self._make_weights(trained, adapters)
@@ -254,6 +260,12 @@ class Policy:
         return logprobs_U.index_select(0, tensors.token_pair_M).float().cpu().numpy()
 
 
+def _routers(model: Any) -> frozenset[str]:
+    """Names of the parameters that choose experts; some are of no model."""
+    names = [name.removesuffix("experts") for name, _ in model.named_modules() if name.endswith(".experts")]
+    return frozenset(f"{name}{part}.weight" for name in names for part in _ROUTERS)
+
+
 def _nothing_of(model: Any, tower_names: frozenset[str]) -> torch.Tensor:
     """0, which gives the tower gradients of 0. Ranks whose packs show images sum gradients of the tower, and go back through all
     layers: a rank whose pack is text alone must do the same, or neither ends."""
@@ -336,6 +348,7 @@ def load_policy(config: RunConfig, *, make: Callable[..., Policy] = Policy, rank
             lora=lora,
             vision=vision,
             float32_head=config.model.head_dtype == "float32",
+            trains_routers=config.model.router == "trained",
         )
         difference = probe_difference(expected, policy.fork_logprobs())
         if expected_after_image is not None:

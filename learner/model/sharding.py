@@ -56,6 +56,7 @@ class ShardedPolicy(Policy):
         lora: LoraConfig | None = None,
         vision: Vision | None = None,
         float32_head: bool = False,
+        trains_routers: bool = False,
     ) -> None:
         """``model``: whole, on the CPU; its layers go to ``ranks.device`` one by one, so that it need not fit there."""
         self._rank = ranks.rank
@@ -69,6 +70,7 @@ class ShardedPolicy(Policy):
             lora=lora,
             vision=vision,
             float32_head=float32_head,
+            trains_routers=trains_routers,
         )
 
     @property

@@ -4,7 +4,8 @@ They serve what a learner trained and exported, so that exports are tried with a
 process it lives in, so its turn runs in a process of its own: the last test starts this file again with
 COMPUTERRL_TEST_ENGINE=vllm, on the real model (vLLM's kernels do not take the tiny one's head size). vllm-async is the same with
 the asynchronous scheduling that vLLM has on GPUs, so that a step is under way whenever weights come, and reads most prompts over
-several steps. vllm-split has a third of each matrix in each of three processes (tensor parallelism).
+several steps. vllm-split has a third of each matrix in each of three processes (tensor parallelism). Names that end in experts
+are engines of a small mixture of experts.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from computerrl.common.errors import EngineFailed, WeightError
 from computerrl.common.host import fast_dtype
 from computerrl.common.weight_plan import PROBE_TOKENS
 from computerrl.learner.checkpoints.export import export_model
+from tests.support.data.trainer_data import make_mixture
 from tests.unit.learner.checkpoints.test_export_folder import make_run
 
 VARIABLE = "COMPUTERRL_TEST_ENGINE"
@@ -37,15 +39,18 @@ DEADLINE_S = 300
 """For any answer: vLLM takes a tenth of a second for a token where this process has two cores, and ten times as long where other
 tests use them."""
 NUM_LIVE = 3
-ENGINES = [os.environ[VARIABLE]] if VARIABLE in os.environ else ["transformers", "transformers-plain"]
+ENGINES = [os.environ[VARIABLE]] if VARIABLE in os.environ else ["transformers", "transformers-plain", "transformers-experts"]
 
 
 class Subject:
     """An engine, and an independent model that holds what the engine should hold."""
 
     def __init__(self, name: str, tmp_path: Path) -> None:
-        self.dtype = fast_dtype() if name.startswith("vllm") else "float32"
+        has_experts = name.endswith("experts")
+        self.dtype = fast_dtype() if name.startswith("vllm") and not has_experts else "float32"
         model = "smollm2-135m" if name.startswith("vllm") else "tiny-random"
+        if has_experts:
+            model = str(make_mixture(tmp_path / "experts"))
         run, trainer = make_run(tmp_path, model=model, dtype=self.dtype, lr=1e-3)
         self.trained_probe = trainer.probe_logprobs()
         folder = export_model(run, tmp_path / "exported")
@@ -361,7 +366,7 @@ if VARIABLE not in os.environ:
 
     @pytest.mark.release
     @pytest.mark.timeout(2000)
-    @pytest.mark.parametrize("engine", ["vllm", "vllm-async", "vllm-split"])
+    @pytest.mark.parametrize("engine", ["vllm", "vllm-async", "vllm-split", "vllm-experts"])
     def test_vllm_engine_in_its_own_process_passes_the_same_suite(engine: str) -> None:
         inner = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__]
         env = {**os.environ, VARIABLE: engine, "OMP_NUM_THREADS": "1"}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,11 @@ from computerrl.common.models.folder import has_vision_tower
 
 FUSED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Matrices that vLLM keeps as one: reloading only a part of one silently leaves the others undefined."""
+
+
+_OF_EXPERTS = ".mlp.experts."
+_EXPERTS = re.compile(r"(.*\.mlp\.experts)\.(gate_up_proj|down_proj)")
+_FIRST_EXPERT = f"{_OF_EXPERTS}0.gate_proj.weight"
 
 
 def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
@@ -66,6 +72,15 @@ def check_tensors(shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, t
             missing = [other for other in group if name.replace(part, other) not in tensors]
             if missing:
                 raise WeightError(f"{name} came without {', '.join(missing)}: vLLM can only replace them together")
+    for prefix in _experts_among(tensors):
+        missing = [name for name in shapes if name.startswith(prefix) and name not in tensors]
+        if missing:
+            raise WeightError(f"experts of {prefix} came without {missing[0]}: vLLM can only replace them together")
+
+
+def _experts_among(names: Iterable[str]) -> set[str]:
+    """Beginnings of the names of experts, one for each layer with some."""
+    return {f"{name.partition(_OF_EXPERTS)[0]}{_OF_EXPERTS}" for name in names if _OF_EXPERTS in name}
 
 
 def require_one_tie(folder: Path) -> None:
@@ -82,6 +97,33 @@ def require_one_tie(folder: Path) -> None:
         reason = f"config.json in {str(folder)!r} has tie_word_embeddings {outer}, and {inner} in text_config"
         step = f"write {json.dumps(outer)}, by which transformers goes, in both places"
         raise ConfigError([Problem("model.name", reason, step)])
+
+
+def published(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """``tensors`` by the names of published folders, which vLLM takes. transformers keeps the experts of a layer in one tensor
+    [experts, out, in], with gate and up as one; folders have a tensor for each matrix of each expert. Nothing is copied."""
+    found: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        match = _EXPERTS.fullmatch(name)
+        if match is None:
+            found[name] = tensor
+            continue
+        for number, expert in enumerate(tensor):
+            names = ("gate_proj", "up_proj") if match[2] == "gate_up_proj" else ("down_proj",)
+            parts = zip(names, expert.chunk(len(names)), strict=True)
+            found |= {f"{match[1]}.{number}.{part}.weight": matrix for part, matrix in parts}
+    return found
+
+
+def require_known_experts(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raises `ConfigError` for a mixture of experts whose folder has other names than `published` gives."""
+    settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    text = settings.get("text_config", settings)
+    has_experts = any(text.get(name) for name in ("num_experts", "num_local_experts", "n_routed_experts"))
+    if has_experts and not any(name.endswith(_FIRST_EXPERT) for name in shapes):
+        given = f"vllm, but its new weights of experts are not known for model type {settings.get('model_type')!r}"
+        step = "use actor.engine: transformers, or a model whose folder names experts as Qwen3-MoE does"
+        raise ConfigError([Problem("actor.engine", given, step)])
 
 
 _SHARED = Path("/dev/shm")
@@ -116,9 +158,16 @@ def reload_in_worker(worker: Any, tensors: Mapping[str, torch.Tensor]) -> None:
     # another device vLLM copies itself.
     given = ((name, tensor.clone() if tensor.device.type == runner.device.type else tensor) for name, tensor in tensors.items())
     runner.reload_weights(weights_iterator=given)
-    # Without this the packed copy of the output matrix keeps its old values, and vLLM reports success. Families of models have
-    # these modules in different places.
+    if runner.device.type != "cpu":
+        return
+    # Without this the packed copy of the output matrix keeps its old values, and experts are taken for packed that are not; vLLM
+    # reports success. Families of models have these modules in different places.
+    changed = tuple(_experts_among(tensors))
     for name, module in runner.get_model().named_modules():
         method = getattr(module, "quant_method", None)
-        if name.endswith(("lm_head", "embed_tokens")) and method is not None and module.weight.device.type == "cpu":
+        if method is None:
+            continue
+        if name.endswith(("lm_head", "embed_tokens")):
             method.process_weights_after_loading(module)
+        elif f"{name}.".startswith(changed) and hasattr(module, "w13_weight"):
+            method.moe_kernel.fused_experts.process_weights_after_loading(module)

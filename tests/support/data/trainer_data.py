@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -10,6 +12,38 @@ from computerrl.common.messages import Step, StepTiming, TaskRef, Trajectory, Tr
 
 NEEDED_OPTIONS = {"distillation": {"teacher": "tiny-random"}}
 """Algorithm -> options without which it cannot be made."""
+
+
+def make_mixture(folder: Path, *, num_experts: int = 8) -> Path:
+    """``folder`` with a random Qwen3-MoE: three layers, two of the experts for each token, the tokenizer of `tiny-random`. Its
+    heads have 32 numbers, which vLLM wants on CPUs."""
+    import torch
+    import transformers
+
+    from computerrl.learner.model_store import ensure_model
+
+    base = ensure_model("tiny-random")
+    torch.manual_seed(1)
+    config = transformers.Qwen3MoeConfig(
+        vocab_size=transformers.AutoConfig.from_pretrained(base).vocab_size,
+        hidden_size=64,
+        intermediate_size=128,
+        moe_intermediate_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        num_experts=num_experts,
+        num_experts_per_tok=2,
+        max_position_embeddings=2048,
+        tie_word_embeddings=False,
+        initializer_range=0.1,
+    )
+    transformers.Qwen3MoeForCausalLM(config).save_pretrained(folder)
+    for file in base.iterdir():
+        if file.is_file() and not (folder / file.name).exists() and file.suffix != ".safetensors":
+            shutil.copy(file, folder)
+    return folder
 
 
 def make_step(
