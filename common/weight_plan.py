@@ -14,9 +14,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import xxhash
+from typing import TYPE_CHECKING, Any, Literal
 
 from computerrl.common.errors import WeightError
 
@@ -91,6 +89,16 @@ class WeightPlan:
         return sum(self.bucket_bytes)
 
 
+SummedBy = Literal["xxh3", "words"]
+"""Checksums: `xxh3` on the host, `words` on the device that holds the bytes (`learner.weight_bytes.checksum`)."""
+
+
+def _summed_by(name: object) -> SummedBy:
+    if name == "xxh3" or name == "words":
+        return name
+    raise ValueError(f"an unknown checksum {name!r}")
+
+
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """One version's layout and checksums; travels as JSON inside a `WeightUpdate`."""
@@ -100,7 +108,8 @@ class Manifest:
     """Of the base model both sides must hold."""
     plan: WeightPlan
     checksums: tuple[int, ...]
-    """`checksum` of each bucket's bytes."""
+    """Of each bucket's bytes, by `summed_by`."""
+    summed_by: SummedBy = "xxh3"
 
     def to_json(self) -> str:
         """The text form."""
@@ -109,6 +118,7 @@ class Manifest:
             "policy_version": self.policy_version,
             "model_digest": self.model_digest,
             "buckets": list(zip(self.plan.bucket_bytes, self.checksums, strict=True)),
+            "summed_by": self.summed_by,
             "tensors": tensors,
         }
         return json.dumps(fields, separators=(",", ":"))
@@ -128,6 +138,7 @@ class Manifest:
                 model_digest=str(fields["model_digest"]),
                 plan=WeightPlan(slots, bucket_bytes),
                 checksums=tuple(int(value) for _, value in fields["buckets"]),
+                summed_by=_summed_by(fields["summed_by"]),
             )
             fits = all(s.offset >= 0 and s.offset + s.spec.num_bytes <= bucket_bytes[s.bucket] for s in slots)
         except (ValueError, TypeError, KeyError, IndexError) as error:
@@ -141,9 +152,9 @@ class Manifest:
         """Digest of names, places, types and checksums: equal for equal weights, whatever version they are called."""
         return hashlib.blake2b(repr((self.plan, self.checksums)).encode(), digest_size=16).hexdigest()
 
-    def verify(self, bucket: int, data: Any) -> None:
-        """Raise `WeightError` unless ``data`` (a buffer) is exactly the bytes of ``bucket``."""
-        found, expected = checksum(data), self.checksums[bucket]
+    def verify(self, bucket: int, found: int) -> None:
+        """Raise `WeightError` unless ``found``, the checksum of the bytes that arrived, is that of ``bucket``."""
+        expected = self.checksums[bucket]
         if found != expected:
             raise WeightError(
                 f"bucket {bucket} of policy version {self.policy_version} arrived damaged: "
@@ -187,11 +198,6 @@ def probe_difference(expected: Sequence[float] | np.ndarray, found: Sequence[flo
     if all(map(math.isfinite, differences)):
         differences = sorted(differences)[: len(differences) - len(differences) // 4]
     return sum(differences) / len(differences)
-
-
-def checksum(data: Any) -> int:
-    """XXH3 of a buffer, 64 bits: as fast as memory gives the bytes (five times CRC-32), and without the interpreter lock."""
-    return xxhash.xxh3_64_intdigest(data)
 
 
 def specs_digest(specs: Iterable[TensorSpec]) -> str:

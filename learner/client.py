@@ -32,7 +32,8 @@ from computerrl.common.messages import (
 )
 from computerrl.common.wire.addresses import in_address, is_ipv6, split_address
 from computerrl.common.wire.transport import Channel
-from computerrl.learner.weight_changes import apply_changes as apply_changes
+from computerrl.learner.weight_bytes import apply_changes as apply_changes
+from computerrl.learner.weight_bytes import checksum as checksum
 
 if TYPE_CHECKING:
     import torch

@@ -30,6 +30,7 @@ from computerrl.learner.client import (
     Invitation,
     WeightClient,
     apply_changes,
+    checksum,
     join_store,
     local_host_towards,
     read_buckets,
@@ -75,14 +76,14 @@ class BroadcastReceiver:
             try:
                 if tensor is not buffers[i]:
                     apply_changes(buffers[i], tensor)
-                manifest.verify(i, buffers[i].cpu().numpy())
+                manifest.verify(i, checksum(buffers[i], manifest.summed_by))
             except WeightError as error:
                 # Receive the rest all the same: leaving in the middle would break the round for the other receivers.
                 damaged = damaged or error
         if damaged is not None:
             raise damaged
         for i in [i for i, size in enumerate(sizes) if not size]:
-            manifest.verify(i, buffers[i].cpu().numpy())
+            manifest.verify(i, checksum(buffers[i], manifest.summed_by))
         self.held = manifest.content
         return buffers
 
@@ -266,7 +267,7 @@ class WeightReceiver:
         path = self._files / Path(invitation.file_name).name
         buffers = read_buckets(path, manifest.plan, timeout_s=invitation.timeout_s)
         for i, buffer in enumerate(buffers):
-            manifest.verify(i, buffer.numpy())
+            manifest.verify(i, checksum(buffer, manifest.summed_by))
         return buffers
 
     def _load(self, update: WeightUpdate, tensors: dict[str, torch.Tensor]) -> None:

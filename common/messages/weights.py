@@ -78,7 +78,7 @@ class BroadcastInvitation(Wire, frozen=True):
     base: Id = ""
     """`WeightJoin.held` of the members, against which buckets travel by their changes; empty: all buckets travel whole."""
     change_bytes: tuple[int, ...] = ()
-    """Bytes of the changes of each bucket (`learner.weight_changes`), where there is a base; 0: it is as it was, and nothing
+    """Bytes of the changes of each bucket (`learner.weight_bytes`), where there is a base; 0: it is as it was, and nothing
     travels; -1: it travels whole."""
 
 

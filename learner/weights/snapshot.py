@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from computerrl.common.messages import WeightUpdate
-from computerrl.common.weight_plan import Manifest, TensorSpec, WeightPlan, checksum, plan_buckets
-from computerrl.learner.weight_changes import changes
+from computerrl.common.weight_plan import Manifest, SummedBy, TensorSpec, WeightPlan, plan_buckets
+from computerrl.learner.weight_bytes import changes, checksum
 
 
 @dataclass(slots=True, eq=False)
@@ -24,6 +24,7 @@ class Snapshot:
     buffers: list[torch.Tensor]
     """uint8 [bytes] of each bucket."""
     probe_logprobs: np.ndarray
+    summed_by: SummedBy = "xxh3"
     _update: WeightUpdate | None = None
     _content: str = ""
     _changes: tuple[str, list[torch.Tensor | None]] = ("", [])
@@ -31,8 +32,8 @@ class Snapshot:
     def update(self) -> WeightUpdate:
         """Description for the receivers. The first call computes the checksums, which is too slow for the training thread."""
         if self._update is None:
-            sums = tuple(checksum(buffer.cpu().numpy()) for buffer in self.buffers)
-            manifest = Manifest(self.policy_version, self.model_digest, self.plan, sums)
+            sums = tuple(checksum(buffer, self.summed_by) for buffer in self.buffers)
+            manifest = Manifest(self.policy_version, self.model_digest, self.plan, sums, self.summed_by)
             self._update = WeightUpdate(self.policy_version, manifest.to_json(), self.probe_logprobs)
             self._content = manifest.content
         return self._update
@@ -49,7 +50,7 @@ class Snapshot:
         return self._content
 
     def changes_since(self, base: Snapshot) -> list[torch.Tensor | None]:
-        """`learner.weight_changes.changes` of each bucket. The first call for a ``base`` computes them, which is as slow as
+        """`learner.weight_bytes.changes` of each bucket. The first call for a ``base`` computes them, which is as slow as
         `update`."""
         if self._changes[0] != base.content:
             self._changes = (base.content, [changes(*pair) for pair in zip(base.buffers, self.buffers, strict=True)])
@@ -60,7 +61,8 @@ class SnapshotMaker:
     """Copies weights into buckets and reuses the buckets of snapshots that are no longer needed. Thread-safe."""
 
     def __init__(self, model_digest: str, *, device: torch.device) -> None:
-        """``device`` holds the buckets: the GPU for a broadcast by NCCL, else the CPU."""
+        """``device`` holds the buckets, which are summed there: the GPU for a broadcast by NCCL, else the CPU."""
+        self._summed_by: SummedBy = "words" if device.type == "cuda" else "xxh3"
         self._model_digest = model_digest
         self._device = device
         self._plan: WeightPlan | None = None
@@ -83,7 +85,8 @@ class SnapshotMaker:
         _pack(self._plan, tensors, buffers)
         if self._device.type == "cuda":
             torch.cuda.current_stream().synchronize()
-        return Snapshot(policy_version, self._model_digest, self._plan, buffers, np.asarray(probe_logprobs, np.float32))
+        probe = np.asarray(probe_logprobs, np.float32)
+        return Snapshot(policy_version, self._model_digest, self._plan, buffers, probe, self._summed_by)
 
     def reuse(self, snapshot: Snapshot) -> None:
         """Take the buckets of ``snapshot``, which nobody sends any more."""

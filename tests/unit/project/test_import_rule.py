@@ -31,7 +31,7 @@ FLOORS = {
     "env_server": "driver image guest tasks judging drivers client gym serving process live front",
     "launch": "plan setup simulation supervision watch report web grounding export imports run cluster commands",
     "learner": (
-        "weight_changes client poison images objective tiny_vision model_store pretraining weights algorithms model checkpoints"
+        "weight_bytes client poison images objective tiny_vision model_store pretraining weights algorithms model checkpoints"
         " contracts training recipe supervised accounts phases conductor process"
     ),
 }

@@ -1,4 +1,5 @@
-"""Changes of weights: exact for any bits, few where few weights change, and refused where they cannot be right."""
+"""Changes of weights: exact for any bits, few where few weights change, and refused where they cannot be right. Checksums: they
+tell one bucket from another, whichever way they are computed."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from computerrl.common.errors import WeightError
-from computerrl.learner.weight_changes import MOST_CHANGED, apply_changes, changes
+from computerrl.common.weight_plan import SummedBy
+from computerrl.learner import weight_bytes
+from computerrl.learner.weight_bytes import MOST_CHANGED, apply_changes, changes, checksum
 
 WORDS = 4000
 
@@ -87,3 +90,51 @@ def test_damaged_changes_are_refused_or_give_other_words_but_never_end_otherwise
         apply_changes(old, damaged)
     except WeightError:
         assert torch.equal(old, before)
+
+
+def by_hand(data: bytes) -> int:
+    """The sum of words in Python's own numbers."""
+    golden, first, second = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+    whole = len(data) // 8
+    total = len(data) * second
+    for place in range(whole + 1):
+        word = int.from_bytes(data[8 * place : 8 * place + 8].ljust(8, b"\0"), "little")
+        mixed = (word + place * golden) % 2**64
+        mixed = (mixed ^ (mixed >> 30)) * first % 2**64
+        mixed = (mixed ^ (mixed >> 27)) * second % 2**64
+        total += mixed ^ (mixed >> 31)
+    return total % 2**64
+
+
+@given(data=st.binary(max_size=300), chunk=st.integers(1, 9))
+def test_sum_of_words_is_that_of_whole_numbers_in_chunks_of_any_size(data: bytes, chunk: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(weight_bytes, "_CHUNK_WORDS", chunk)
+        bucket = torch.from_numpy(np.frombuffer(data, np.uint8).copy())
+        assert checksum(bucket, "words") == by_hand(data)
+
+
+@pytest.mark.parametrize("by", ["xxh3", "words"])
+@given(seed=st.integers(0, 2**32 - 1), damage=st.sampled_from(["bit", "swap", "zeros", "shift", "cut"]))
+def test_damaged_bytes_have_another_checksum(by: SummedBy, seed: int, damage: str) -> None:
+    rng = np.random.default_rng(seed)
+    data = rng.integers(0, 256, 4096 + int(rng.integers(8)), dtype=np.uint8)
+    other = data.copy()
+    at, to = sorted(8 * rng.choice(500, 2, replace=False))
+    if damage == "bit":
+        other[at] ^= 1 << rng.integers(8)
+    elif damage == "swap":
+        # Words that differ in their highest bits alone, many places apart.
+        data[at : at + 8], data[to : to + 8] = 0, [0, 0, 0, 0, 0, 0, 0, 0x80]
+        other = data.copy()
+        other[at : at + 8], other[to : to + 8] = data[to : to + 8], data[at : at + 8]
+    elif damage == "zeros":
+        data[at:to] |= 1
+        other = data.copy()
+        other[at:to] = 0
+    elif damage == "shift":
+        other = np.roll(data, 8)
+    else:
+        data[-1] = 0
+        other = data[:-1]
+    assert checksum(torch.from_numpy(other.copy()), by) != checksum(torch.from_numpy(data), by)
