@@ -34,6 +34,7 @@ from computerrl.common.wire.addresses import in_address, is_ipv6, split_address
 from computerrl.common.wire.transport import Channel
 from computerrl.learner.weight_bytes import apply_changes as apply_changes
 from computerrl.learner.weight_bytes import checksum as checksum
+from computerrl.learner.weight_bytes import make_buckets as make_buckets
 
 if TYPE_CHECKING:
     import torch

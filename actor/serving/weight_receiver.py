@@ -33,6 +33,7 @@ from computerrl.learner.client import (
     checksum,
     join_store,
     local_host_towards,
+    make_buckets,
     read_buckets,
 )
 
@@ -129,7 +130,7 @@ class BroadcastReceiver:
     def _buffers_for(self, plan: WeightPlan, *, device: str) -> list[torch.Tensor]:
         if self._staging is None or self._staging[0] != plan:
             self.held = ""
-            self._staging = (plan, [torch.empty(size, dtype=torch.uint8, device=device) for size in plan.bucket_bytes])
+            self._staging = (plan, make_buckets(plan.bucket_bytes, device))
         return self._staging[1]
 
 

@@ -11,7 +11,7 @@ import torch
 
 from computerrl.common.messages import WeightUpdate
 from computerrl.common.weight_plan import Manifest, SummedBy, TensorSpec, WeightPlan, plan_buckets
-from computerrl.learner.weight_bytes import changes, checksum
+from computerrl.learner.weight_bytes import changes, checksum, make_buckets
 
 
 @dataclass(slots=True, eq=False)
@@ -81,7 +81,7 @@ class SnapshotMaker:
         with self._lock:
             buffers = self._free.pop() if self._free else None
         if buffers is None:
-            buffers = [torch.empty(size, dtype=torch.uint8, device=self._device) for size in self._plan.bucket_bytes]
+            buffers = make_buckets(self._plan.bucket_bytes, self._device)
         _pack(self._plan, tensors, buffers)
         if self._device.type == "cuda":
             torch.cuda.current_stream().synchronize()

@@ -92,6 +92,16 @@ def test_damaged_changes_are_refused_or_give_other_words_but_never_end_otherwise
         assert torch.equal(old, before)
 
 
+def test_buckets_on_the_host_of_a_gpu_are_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [len(bucket) for bucket in weight_bytes.make_buckets([3, 0, 64], "cpu")] == [3, 0, 64]
+    asked: list[dict[str, object]] = []
+    monkeypatch.setattr(torch, "empty", lambda size, **options: asked.append(options))
+    for has_gpu, device in ((True, "cpu"), (False, "cpu"), (True, "cuda")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda has_gpu=has_gpu: has_gpu)
+        weight_bytes.make_buckets([8], device)
+    assert [one["pin_memory"] for one in asked] == [True, False, False]
+
+
 def by_hand(data: bytes) -> int:
     """The sum of words in Python's own numbers."""
     golden, first, second = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
