@@ -38,8 +38,8 @@ _CHUNK_WORDS = 1 << 23
 
 
 def make_buckets(sizes: Sequence[int], device: torch.device | str) -> list[torch.Tensor]:
-    """uint8 [bytes] of each of ``sizes`` on ``device``. On the host of a GPU they are pinned: copies to and from it then take a third
-    of the time."""
+    """uint8 [bytes] of each of ``sizes`` on ``device``. On the host of a GPU they are pinned: copies to and from it then take a
+    third of the time."""
     import torch
 
     pinned = torch.device(device).type == "cpu" and torch.cuda.is_available()
