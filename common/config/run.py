@@ -90,13 +90,13 @@ class TasksConfig(Section):
     demonstration of the same instance. None: there are no recordings. Read by learner and env_server."""
 
     osworld: Place | None = None
-    """Folder of OSWorld or OfficeWorld task files (docs/osworld.md). Each task that can run here becomes a family
+    """Folder of OSWorld or OfficeWorld task files (docs/how-to/osworld.md). Each task that can run here becomes a family
     `osworld-<id>`. These families are played when `families` is empty. None: there are no such tasks. Read by learner and
     env_server."""
     osworld_assets: Place | None = None
     """Folder of the files that OSWorld tasks download. None: tasks that download a file are refused."""
     imported: Place | None = None
-    """Folder that `computerrl tasks import` wrote (docs/tasks.md). Each bundle that is not broken becomes a family
+    """Folder that `computerrl tasks import` wrote (docs/how-to/tasks.md). Each bundle that is not broken becomes a family
     `cua-gym-<id>`. These families are played when `families` is empty. None: there are no such tasks. Read by learner and
     env_server."""
 

@@ -126,7 +126,7 @@ def submit(
     """Queue a run of CONFIG as one Slurm job. Learner and broker run on learner nodes, desktops and actors on worker nodes.
 
     Slurm signals the job before its time limit and before preemption. The job then writes a checkpoint, queues itself again and
-    resumes; nothing is lost or trained twice. A process that dies is started again inside the job. docs/slurm.md is an
+    resumes; nothing is lost or trained twice. A process that dies is started again inside the job. docs/tutorials/slurm.md is an
     introduction.
 
     \b

@@ -1,4 +1,4 @@
-"""`computerrl config`: the manual of the configuration, made from its classes. docs/config.md is its `--markdown`."""
+"""`computerrl config`: the manual of the configuration, made from its classes. docs/reference/config.md is its `--markdown`."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _TYPES: Mapping[Any, str] = {int: "integer", float: "number", str: "text", bool:
 _INTRODUCTION = """# Configuration
 
 Every field of a run's configuration, of a site profile and of a host list. `computerrl config
-SECTION` prints one section of this page. `computerrl config --markdown > docs/config.md` makes the
-page.
+SECTION` prints one section of this page. `computerrl config --markdown >
+docs/reference/config.md` makes the page.
 
 A configuration is a YAML file; those in `configs/` are complete examples. A field that the file
 does not have takes its default. None is written `null`. `KEY=VALUE` on a command line sets a field
@@ -35,7 +35,7 @@ by its dotted path: `computerrl train quickstart learner.max_age=2`. `computerrl
 
 @click.command("config", short_help="Print the fields of the configuration.")
 @click.argument("section", required=False, metavar="[SECTION]")
-@click.option("--markdown", is_flag=True, help="Print Markdown, as in docs/config.md.")
+@click.option("--markdown", is_flag=True, help="Print Markdown, as in docs/reference/config.md.")
 def show_config(section: str | None, *, markdown: bool) -> None:
     """Print each field of the configuration with its type, default, unit and meaning.
 

@@ -48,11 +48,11 @@ def evaluation(source: str, families: str | None, overrides: tuple[str, ...], *,
     computerrl eval theirs --agent anthropic --config quickstart
     computerrl eval mine --agent mine:Agent --config quickstart
 
-    With --agent an agent with a model of its own plays (docs/agents.md). Address and key of a service are --endpoint or
+    With --agent an agent with a model of its own plays (docs/how-to/agents.md). Address and key of a service are --endpoint or
     OPENAI_BASE_URL (ANTHROPIC_BASE_URL), and OPENAI_API_KEY (ANTHROPIC_API_KEY).
 
     --grounding DIR scores where the policy points in the pictures of ScreenSpot-v2, ScreenSpot-Pro or OSWorld-G
-    (docs/vision.md).
+    (docs/how-to/vision.md).
     """
     from computerrl.launch.run.evaluate import Wish, evaluate
     from computerrl.launch.run.grounding import evaluate_grounding
@@ -70,9 +70,9 @@ def evaluation(source: str, families: str | None, overrides: tuple[str, ...], *,
 def record(run: Path, out: Path) -> None:
     """Write the successful episodes of an evaluation as demonstrations, which another run clones.
 
-    RUN is an evaluation on demonstration seeds, of an agent (docs/agents.md) or of a checkpoint. Episodes of other seeds are left
-    out: nothing is ever trained on held-out tasks. Of each task instance the shortest success is kept; each file names agent,
-    model, run and episode. OUT_FOLDER may hold recordings already, those of people among them. The episodes that were not
+    RUN is an evaluation on demonstration seeds, of an agent (docs/how-to/agents.md) or of a checkpoint. Episodes of other seeds
+    are left out: nothing is ever trained on held-out tasks. Of each task instance the shortest success is kept; each file names
+    agent, model, run and episode. OUT_FOLDER may hold recordings already, those of people among them. The episodes that were not
     recorded are counted by reason.
 
     Exit code 0: OUT_FOLDER holds demonstrations of RUN. 1: no episode was fit.

@@ -87,7 +87,7 @@ def train(
     CONFIG is a YAML file, or the name of one in configs/. KEY=VALUE sets one of its fields. A new run never changes an old one:
     when runs/NAME exists, the new run is called NAME-2. Ctrl-C stops everything within five seconds. --resume continues from the
     last checkpoint and the journal. --dry-run has exit code 0 where the run would start; otherwise it prints all problems.
-    Nothing is downloaded without --download (docs/models.md).
+    Nothing is downloaded without --download (docs/reference/models.md).
 
     \b
     computerrl train quickstart
@@ -291,7 +291,7 @@ def study(
     computerrl study asynchrony --help
     computerrl study asynchrony
     computerrl study staleness --quick --out /tmp/staleness
-    computerrl study entropulse --seeds 8 --results docs/data/entropulse.json
+    computerrl study faults --seeds 5 --results docs/results/data/faults.json
     computerrl study grounding --model path/of/a/vision-language-model
     """
     from computerrl.launch.commands.measure import run_study

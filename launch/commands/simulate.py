@@ -54,7 +54,7 @@ def simulate(config: Path | None, overrides: tuple[str, ...], **wishes: Any) -> 
     """Simulate a run of CONFIG on a cluster of another size, and print rates, policy age, the bottleneck, and improvements.
 
     The real broker core makes the broker's decisions. Desktops, engines and the learner are modelled by times: assumed times,
-    which are printed, or those of a recorded run. docs/simulator.md describes the model and its limits.
+    which are printed, or those of a recorded run. docs/concepts/simulator.md describes the model and its limits.
 
     \b
     computerrl simulate quickstart --desktops 64 --actors 8 --what-if

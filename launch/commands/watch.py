@@ -126,7 +126,8 @@ def export_trajectories(
     """Write the stored trajectories of RUN, with their screenshots, into the new folder OUT.
 
     Formats are JSON lines, Parquet (needs pyarrow), AgentNet (pyautogui code), and with --sft chats that TRL reads as they are.
-    A table tells how many trajectories and steps were kept, and why others were left out. docs/export.md describes the files.
+    A table tells how many trajectories and steps were kept, and why others were left out. docs/how-to/export.md describes the
+    files.
 
     \b
     computerrl export-trajectories latest trajectories
@@ -176,7 +177,8 @@ def import_trajectories(
 
     SOURCE is a file of AgentNet (OpenCUA): one trajectory a line, with screenshots and pyautogui code. The code is read and never
     run. Each action becomes one of ours. The part of a trajectory before the first step that cannot be said is kept; a table
-    counts what was left out, by reason. OUT holds tokens for the model and the prompts of CONFIG. docs/export.md describes it.
+    counts what was left out, by reason. OUT holds tokens for the model and the prompts of CONFIG. docs/how-to/export.md
+    describes it.
 
     \b
     computerrl import-trajectories tasks.jsonl tasks --config vision-quickstart

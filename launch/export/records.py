@@ -14,7 +14,7 @@ TRAJECTORY_FIELDS = (
     "trajectory_id", "group_id", "order_id", "kind", "family", "seed", "instruction", "reward", "success", "end_reason",
     "outcome", "started_at", "duration_s",
 )  # fmt: skip
-"""Fields of a trajectory, as in docs/export.md."""
+"""Fields of a trajectory, as in docs/how-to/export.md."""
 
 
 def trajectory_tree(record: dict[str, Any], *, path_of: PathOf | None) -> dict[str, Any]:

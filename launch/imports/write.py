@@ -65,7 +65,7 @@ def import_trajectories(
     require_new(out)
     if not config.actor.prompt.shows_images:
         reason = f"prompts of {config.actor.prompt.format} show no images, and the trajectories have nothing else"
-        raise ConfigError([Problem("actor.prompt.format", reason, "import for a vision-language model (docs/vision.md)")])
+        raise ConfigError([Problem("actor.prompt.format", reason, "import for a vision-language model (docs/how-to/vision.md)")])
     folder = _image_folder(source, images)
     with written_whole(out) as aside:
         importer = _Import(config, folder, aside, wishes)
@@ -73,7 +73,7 @@ def import_trajectories(
         kept = importer.tally.kept
         if not kept["trajectories"]:
             reason = f"no trajectory of {source} is left\n{importer.tally.table()}"
-            raise ConfigError([Problem("SOURCE", reason, "the table names what was left out and why (docs/export.md)")])
+            raise ConfigError([Problem("SOURCE", reason, "the table names what was left out and why (docs/how-to/export.md)")])
         head = ImportHead(
             version=FORMAT_VERSION,
             format=FORMAT,

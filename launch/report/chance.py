@@ -58,7 +58,7 @@ class Targets:
 
 
 def _random(boxes: np.ndarray) -> float:
-    """``boxes``: [N, 6], see `steps[].target` in docs/metrics.md."""
+    """``boxes``: [N, 6], see `steps[].target` in docs/reference/metrics.md."""
     return float(np.mean(boxes[:, 2] * boxes[:, 3] / (boxes[:, 4] * boxes[:, 5])))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from computerrl.launch.report.charts import Chart, Figure, Point, Series, figure
 
 Waste = Mapping[str, Any]
-"""`waste` of an update or summary record (docs/metrics.md)."""
+"""`waste` of an update or summary record (docs/reference/metrics.md)."""
 
 _TITLES = {
     "submitted": "submitted",

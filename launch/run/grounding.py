@@ -103,7 +103,7 @@ def _require_images(config: RunConfig) -> None:
     prompt = config.actor.prompt
     if not prompt.shows_images:
         reason = f"prompts of {prompt.format} show no pictures"
-        raise ConfigError([Problem("actor.prompt.format", reason, "evaluate a vision-language model (docs/vision.md)")])
+        raise ConfigError([Problem("actor.prompt.format", reason, "evaluate a vision-language model (docs/how-to/vision.md)")])
 
 
 # --- the folder of the evaluation ------------------------------------------------------------------------------------

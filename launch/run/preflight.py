@@ -214,7 +214,7 @@ def check_imported(config: RunConfig, _machine: Machine) -> list[Finding]:
     """Imported trajectories that are none, that are not whole, or that were made for other prompts."""
     from computerrl.common.run_files.imported import image_folders, prompts_digest, read_head
 
-    field, step = "learner.recipe.imported", "import them for this configuration: computerrl import-trajectories (docs/export.md)"
+    field, step = "learner.recipe.imported", "import them for this configuration (docs/how-to/export.md)"
     problems = []
     folders = config.learner.recipe.imported
     for name, images in zip(folders, image_folders(folders), strict=True):

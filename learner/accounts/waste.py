@@ -95,7 +95,7 @@ class Waste:
         self._num_lost += num_steps == length
 
     def figures(self) -> dict[str, Any]:
-        """JSON-ready, see docs/metrics.md."""
+        """JSON-ready, see docs/reference/metrics.md."""
         submitted = self.submitted.steps
         trained = _without(submitted, (amount.steps for amount in self.lost.values()))
         in_bound = _without(submitted, (self.lost[reason].steps for reason in STALENESS if reason in self.lost))

@@ -23,7 +23,7 @@ MAX_ROWS = 20
 
 
 class Agent:
-    """See docs/agents.md."""
+    """See docs/how-to/agents.md."""
 
     def __init__(self, base_url: str, api_key: str, model: str) -> None:
         llm = ChatOpenAI(base_url=base_url, api_key=api_key, model=model, max_retries=0)

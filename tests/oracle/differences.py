@@ -1,6 +1,6 @@
 """Pairs on which the published evaluators and ours differ on purpose: which of them is right, and why.
 
-docs/osworld.md shows the same table. A difference that is not here fails the comparison, and so does one that is no more.
+docs/how-to/osworld.md shows the same table. A difference that is not here fails the comparison, and so does one that is no more.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Difference:
         return re.fullmatch(self.metrics, metric) is not None and re.search(self.kinds, kind) is not None
 
     def row(self) -> str:
-        """As docs/osworld.md shows it."""
+        """As docs/how-to/osworld.md shows it."""
         names = self.metrics.replace("|", ", ").replace(".*", "...")
         return f"| {names} | {self.right} | {self.why} |"
 

@@ -1,4 +1,4 @@
-"""The generated part of docs/protocol.md: sizes, types and fields of all messages, from `common/messages/` and its texts."""
+"""The generated part of docs/reference/protocol.md: sizes, types and fields of all messages, from `common/messages/`."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ ATTEMPTS = {
     "semaphores": 'python3 -c "import ctypes, os; os._exit(ctypes.CDLL(None).semget(0, 1, 0o600) < 0)"',
 }
 """What it is aimed at -> a command that ends well when it gets there."""
-if confinement.has_landlock():  # docs/security.md says what is not promised without
+if confinement.has_landlock():  # docs/concepts/security.md says what is not promised without
     ATTEMPTS |= {
         "memory of the X server": "exec 3<>/proc/$(pgrep Xvfb)/mem",
         "whom the kernel ends first": "echo 1000 > /proc/$(pgrep Xvfb)/oom_score_adj",

@@ -152,7 +152,7 @@ while True:
 """
 
 
-@pytest.mark.skipif(not confinement.has_landlock(), reason="docs/security.md says what is not promised without")
+@pytest.mark.skipif(not confinement.has_landlock(), reason="docs/concepts/security.md says what is not promised without")
 def test_no_program_writes_where_a_command_answers(desktop: CalledDesktop) -> None:
     desktop.launch(["python3", "-c", _WRITES_BESIDE])
     answer = desktop.run("sleep 2; echo is-judged", timeout_s=20.0)

@@ -36,7 +36,7 @@ def test_task_solved_through_the_interface_and_nothing_left(tmp_path: Path, monk
 
 
 def test_example_of_the_first_steps_earns_the_reward(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (Path(__file__).resolve().parents[3] / "docs" / "first-steps.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[3] / "docs" / "get-started" / "first-steps.md").read_text(encoding="utf-8")
     (block,) = [text for text in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL) if "gymnasium" in text]
     names: dict[str, object] = {}
     exec(compile(block, "first-steps.md", "exec"), names)

@@ -64,4 +64,4 @@ def test_grafana_dashboard_shows_figures_that_exist() -> None:
 
 
 def metrics_table() -> str:
-    return (ROOT / "docs/metrics.md").read_text()
+    return (ROOT / "docs/reference/metrics.md").read_text()

@@ -1,4 +1,4 @@
-"""docs/metrics.md names every field that is written."""
+"""docs/reference/metrics.md names every field that is written."""
 
 import re
 from pathlib import Path
@@ -28,7 +28,7 @@ SOURCES = (
 
 @pytest.fixture(scope="module")
 def documented() -> set[str]:
-    text = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8")
     return set(re.findall(r"`([^`]+)`", text))
 
 

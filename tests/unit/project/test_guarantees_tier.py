@@ -1,4 +1,4 @@
-"""Each guarantee of docs/guarantees.md names tests that prove it in the default tier of `make test`."""
+"""Each guarantee of docs/concepts/guarantees.md names tests that prove it in the default tier of `make test`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def known_to(session: pytest.Session) -> set[str]:
 
 
 def test_every_guarantee_is_proven_in_the_default_tier(request: pytest.FixtureRequest) -> None:
-    named = named_tests((ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8"))
+    named = named_tests((ROOT / "docs" / "concepts" / "guarantees.md").read_text(encoding="utf-8"))
     assert len(named) > 10
     files = {node.partition("::")[0] for nodes in named.values() for node in nodes}
     assert not [file for file in files if not (ROOT / file).is_file()]

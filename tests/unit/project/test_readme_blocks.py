@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from computerrl.learner.algorithms.grpo import GRPO
 from tests.support.data.trainer_data import random_groups
 
 ROOT = Path(__file__).resolve().parents[3]
-FILES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+FILES = (*(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG")), *sorted((ROOT / "docs").rglob("*.md")))
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in FILES}
 README = PAGES["README.md"]
 
@@ -47,10 +48,10 @@ def classes(source: str) -> dict[str, list[str]]:
     }
 
 
-def test_algorithm_of_the_readme_is_the_example() -> None:
-    (shown,) = [block for block in blocks("python", README) if "GRPO" in block]
+def test_algorithm_of_the_tutorial_is_the_example() -> None:
+    (shown,) = blocks("python", PAGES["docs/tutorials/algorithm.md"])
     assert classes(shown) == classes((ROOT / "examples" / "hard_tasks.py").read_text())
-    exec(compile(shown, "README.md", "exec"), {"__name__": "readme"})
+    exec(compile(shown, "algorithm.md", "exec"), {"__name__": "tutorial"})
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -173,9 +174,20 @@ def test_links_of_a_page_lead_to_files_and_headings(page: str) -> None:
         assert not anchor or anchor in anchors(path.read_text("utf-8")), target
 
 
-def test_readme_is_short_has_a_picture_and_leads_to_every_page() -> None:
+def test_readme_is_short_has_a_picture_and_leads_to_the_documentation() -> None:
     lines = README.splitlines()
-    assert len(lines) <= 130 and max(map(len, lines)) <= 100
+    assert len(lines) <= 120 and max(map(len, lines)) <= 100
     (picture,) = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)
-    assert (ROOT / picture).stat().st_size < 500_000
-    assert {page for page in PAGES if page.startswith("docs/")} <= set(re.findall(r"\]\((docs/[\w-]+\.md)\)", README))
+    assert (ROOT / picture).stat().st_size < 1_500_000
+    assert "](docs/index.md)" in README
+
+
+def test_index_of_the_documentation_leads_to_every_page() -> None:
+    index = PAGES["docs/index.md"]
+    named = {f"docs/{page}" for page in re.findall(r"^- \[[^\]]+\]\(([^)#]+)\)", index, re.MULTILINE)}
+    assert named == {page for page in PAGES if page.startswith("docs/")} - {"docs/index.md"}
+
+
+def test_folders_of_the_documentation_hold_fifteen_files_at_most() -> None:
+    listed = subprocess.run(["git", "ls-files", "docs"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    assert max(Counter(Path(name).parent for name in listed).values()) <= 15

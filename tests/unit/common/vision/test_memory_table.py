@@ -1,4 +1,4 @@
-"""The tables of memory in docs/vision.md say what the estimates give for the published sizes of each model."""
+"""The tables of memory in docs/how-to/vision.md say what the estimates give for the published sizes of each model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from computerrl.common.vision.memory import TextShape, TowerShape
 
-DOCS = Path(__file__).parents[4] / "docs" / "vision.md"
+DOCS = Path(__file__).parents[4] / "docs" / "how-to" / "vision.md"
 SHAPES = {
     "Qwen2-VL-7B": (TowerShape("qwen2_vl", 32, 1280, 5120, 1176, 4), TextShape(28, 4, 128, 3584)),
     "Qwen2.5-VL-3B": (TowerShape("qwen2_5_vl", 32, 1280, 3420, 1176, 4), TextShape(36, 2, 128, 2048)),

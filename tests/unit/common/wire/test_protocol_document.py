@@ -1,4 +1,4 @@
-"""docs/protocol.md says what the code does: every message, field, limit, request, reply and error."""
+"""docs/reference/protocol.md says what the code does: every message, field, limit, request, reply and error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from computerrl.common.messages import SCHEMA_VERSION, SIZE_LIMITS, Message, Rep
 from tests.support import protocol_tables
 from tests.support.data.broker_data import core
 
-PATH = Path(__file__).parents[4] / "docs/protocol.md"
+PATH = Path(__file__).parents[4] / "docs/reference/protocol.md"
 COMMAND = "python -m pytest tests/unit/common/wire/test_protocol_document.py --regenerate-golden"
 NAMES = {cls.__name__: cls for cls in get_args(Message)}
 REQUESTS = {cls.__name__ for cls in get_args(RequestMessage)}
@@ -41,7 +41,7 @@ def test_generated_section_is_what_the_code_gives(request: pytest.FixtureRequest
         before, after = document.split(protocol_tables.BEGIN)[0], document.split(protocol_tables.END)[1]
         document = f"{before}{protocol_tables.BEGIN}\n{now}{protocol_tables.END}{after}"
         PATH.write_text(document, encoding="utf-8")
-    assert generated(document) == now, f"docs/protocol.md differs from common/messages/; run {COMMAND}"
+    assert generated(document) == now, f"docs/reference/protocol.md differs from common/messages/; run {COMMAND}"
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))

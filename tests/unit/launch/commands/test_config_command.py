@@ -1,4 +1,4 @@
-"""`computerrl config` prints all fields of the configuration, and docs/config.md is what it prints."""
+"""`computerrl config` prints all fields of the configuration, and docs/reference/config.md is what it prints."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[4]
 
 
 def test_page_in_docs_is_the_one_that_the_command_makes() -> None:
-    assert (ROOT / "docs" / "config.md").read_text(encoding="utf-8") == manual(markdown=True), (
-        "make it anew: computerrl config --markdown > docs/config.md"
+    assert (ROOT / "docs" / "reference" / "config.md").read_text(encoding="utf-8") == manual(markdown=True), (
+        "make it anew: computerrl config --markdown > docs/reference/config.md"
     )
 
 

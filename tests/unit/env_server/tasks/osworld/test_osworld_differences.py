@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[5]
 
 
 def test_differences_stand_in_the_documentation() -> None:
-    shown = (ROOT / "docs/osworld.md").read_text(encoding="utf-8").splitlines()
+    shown = (ROOT / "docs/how-to/osworld.md").read_text(encoding="utf-8").splitlines()
     assert [one.row() for one in DIFFERENCES if one.row() not in shown] == []
 
 

@@ -1,0 +1,65 @@
+"""The documentation site: it builds without a warning, needs no other host, and has what is made from the sources."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from computerrl.common.errors import ComputerRLError, error_classes
+from computerrl.launch.commands.main import cli
+
+ROOT = Path(__file__).resolve().parents[3]
+LOADED = re.compile(r"""<(?:script|img|iframe|source)\b[^>]*\bsrc="([^"]+)"|<link\b[^>]*\bhref="([^"]+)"|url\(["']?([^"')]+)""")
+"""What a browser loads by itself when it shows a page or a style sheet."""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site as `make docs` builds it: a link or an anchor that leads nowhere, or a page without a way in, is an error."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", "docs/site"]
+    command += ["-d", str(folder / "read"), "docs", str(folder / "pages")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder / "pages"
+
+
+def test_site_loads_nothing_from_another_host(site: Path) -> None:
+    files = [path for kind in ("*.html", "*.css") for path in site.rglob(kind)]
+    loaded = {target for path in files for found in LOADED.findall(path.read_text("utf-8")) for target in found if target}
+    assert len(files) > 30 and len(loaded) > 10
+    assert not [target for target in loaded if target.startswith(("http:", "https:", "//"))]
+
+
+def commands(group: click.Group, path: str) -> Iterator[str]:
+    for name, command in group.commands.items():
+        if not command.hidden:
+            yield f"{path} {name}"
+            if isinstance(command, click.Group):
+                yield from commands(command, f"{path} {name}")
+
+
+def test_site_has_every_command_and_the_classes_for_plug_ins(site: Path) -> None:
+    page = (site / "reference" / "commands.html").read_text("utf-8")
+    assert not [path for path in commands(cli, "computerrl") if f'<section id="{path.replace(" ", "-")}">' not in page]
+    page = (site / "reference" / "plugins.html").read_text("utf-8")
+    names = ("learner.algorithms.Algorithm.prepare", "env_server.tasks.family.Family.build", "actor.agents.base.Agent.begin")
+    assert not [name for name in (*names, "env_server.gym.DesktopEnv.reset") if f'id="computerrl.{name}"' not in page]
+
+
+def test_site_has_the_pages_that_lie_beside_docs(site: Path) -> None:
+    assert '<section id="add-an-algorithm">' in (site / "how-to" / "contributing.html").read_text("utf-8")
+    assert 'href="../how-to/contributing.html"' in (site / "tutorials" / "algorithm.html").read_text("utf-8")
+
+
+def test_table_of_exit_codes_is_that_of_the_errors() -> None:
+    page = (ROOT / "docs" / "reference" / "exit-codes.md").read_text(encoding="utf-8")
+    shown = {(name, int(code)) for code, name in re.findall(r"^\| (\d+) \| `(\w+)`", page, re.MULTILINE)}
+    own = {cls for cls in error_classes().values() if "exit_code" in vars(cls)} - {ComputerRLError}
+    assert shown == {(cls.__name__, cls.exit_code) for cls in own} and ComputerRLError.exit_code == 1
