@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from computerrl.launch.commands.options import SET, ConfigFile, Number, Run
+from computerrl.launch.commands.options import AS_JSON, SET, ConfigFile, Number, Run
 
 
 @click.command("eval", short_help="Evaluate a checkpoint on held-out tasks.")
@@ -22,7 +22,7 @@ from computerrl.launch.commands.options import SET, ConfigFile, Number, Run
 @click.option("--agent", metavar="KIND", help="Agent: openai, anthropic, program, module:Class. CHECKPOINT names its model.")
 @click.option("--grounding", type=click.Path(path_type=Path), metavar="DIR", help="Data set of pictures in place of tasks.")
 @click.option("--resume", is_flag=True, help="Continue an interrupted evaluation with the same options.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@AS_JSON
 @SET
 def evaluation(source: str, families: str | None, overrides: tuple[str, ...], *, as_json: bool, **wishes: Any) -> None:
     """Evaluate CHECKPOINT on held-out tasks: pass@1 to pass@K of each family, with 95 % intervals.

@@ -14,11 +14,18 @@ _MAX_LIST = 8
 """Maximum length of a list that is printed; of a longer one, without --full, only the length is printed."""
 
 
-def list_segments(run: Path) -> int:
-    """Print one line per segment. Returns the exit code."""
+def list_segments(run: Path, *, as_json: bool) -> int:
+    """Print one line per segment, or JSON. Returns the exit code."""
     from computerrl.broker.journal.audit import describe
 
     segments = describe(_folder(run))
+    if as_json:
+        rows = [
+            {"segment": one.number, "num_bytes": one.num_bytes, "num_tail_bytes": one.num_tail_bytes, "records": one.kinds}
+            for one in segments
+        ]
+        click.echo(json.dumps(rows, indent=2))
+        return 0
     click.echo("segment         bytes  records  of which")
     for segment in segments:
         kinds = ", ".join(f"{count} {kind}" for kind, count in segment.kinds.most_common())
@@ -43,17 +50,22 @@ def print_records(run: Path, *, kinds: Sequence[str], name: str, full: bool) -> 
     return 0 if num_printed else 1
 
 
-def verify_journal(run: Path) -> int:
-    """Verify every record, and print the state that a broker would restore. Returns the exit code."""
+def verify_journal(run: Path, *, as_json: bool) -> int:
+    """Verify every record, and print the state that a broker would restore, or JSON. Returns the exit code."""
     from computerrl.broker.core import BrokerCore
     from computerrl.broker.journal.audit import verify
     from computerrl.common.config import load_config
     from computerrl.launch.plan.run_names import CONFIG_FILE
 
     verdict = verify(_folder(run), BrokerCore.from_config(load_config(run / CONFIG_FILE), run_id=run.name))
+    counted = {name: verdict.counters.get(name, 0) for name in ("received", "delivered", "held", "rejected")}
+    if as_json:
+        tree = {"problems": verdict.problems, "num_bytes": verdict.num_bytes, "num_records": verdict.num_records}
+        click.echo(json.dumps({**tree, "trajectories": counted}, indent=2))
+        return 1 if verdict.problems else 0
     for problem in verdict.problems:
         click.echo(f"problem: {problem}")
-    counts = ", ".join(f"{name} {verdict.counters.get(name, 0)}" for name in ("received", "delivered", "held", "rejected"))
+    counts = ", ".join(f"{name} {count}" for name, count in counted.items())
     state = f"{len(verdict.problems)} problems" if verdict.problems else "whole"
     click.echo(f"{state}: {verdict.num_bytes:,} bytes, {verdict.num_records} records replayed; trajectories: {counts}")
     return 1 if verdict.problems else 0

@@ -21,6 +21,7 @@ from computerrl.launch.commands import watch as cli_watch
 from computerrl.launch.commands.config import show_config
 from computerrl.launch.commands.evaluate import evaluation, record
 from computerrl.launch.commands.options import (
+    AS_JSON,
     ConfigFile,
     Host,
     MeasuringCommand,
@@ -169,7 +170,7 @@ def _end_run(code: int) -> NoReturn:
 @click.command(short_help="Check this machine, and print the next steps.")
 @click.argument("config", type=ConfigFile(), metavar="[CONFIG]", required=False)
 @click.option("--site", type=Site(), metavar="SITE", help="Also check this site profile: Slurm, network, folders.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@AS_JSON
 def doctor(config: Path | None, site: str | None, *, as_json: bool) -> None:
     """Check this machine and print, for everything that is missing, what to do or to ask the administrator for.
 

@@ -133,6 +133,7 @@ class Site(click.ParamType):
 
 PRINT_CONFIG = click.option("--print-config", is_flag=True, help="Also print all values of the configuration.")
 RUN = click.argument("run", default="latest", type=Run(), metavar="[RUN]")
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 SET = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Set a field; may be repeated.")
 
 

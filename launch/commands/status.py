@@ -6,7 +6,7 @@ import os
 import shutil
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from computerrl.common.errors import ResumeError
 from computerrl.common.run_files import requests
@@ -51,6 +51,40 @@ def show_status(folder: Path, *, stay: bool) -> None:
         return
     finally:
         watch.close()
+
+
+def print_status(folder: Path, *, job: str) -> None:
+    """Print the state of the run as JSON. ``job``: its Slurm job in words; empty without one."""
+    import json
+
+    from computerrl.common.metrics import json_ready
+    from computerrl.launch.watch.follow import RunWatch
+
+    watch = RunWatch(RunFolder(folder))
+    try:
+        if attempt_ended(folder) is None:
+            watch.wait_status(timeout_s=ANSWER_LIMIT_S)
+        tree = status_tree(view_of(folder, watch.refresh()))
+        print(json.dumps(json_ready({**tree, "job": job or None}), indent=2))
+    finally:
+        watch.close()
+
+
+def status_tree(view: View) -> dict[str, Any]:
+    """What the display shows, as JSON has it; None for what is not known yet. Records are those of docs/reference/metrics.md."""
+    state = view.state
+    return {
+        "run": view.name,
+        "ended": None if view.ending is None else view.ending.text,
+        "elapsed_s": view.elapsed_s,
+        "phase": state.phase or None,
+        "policy_version": state.policy_version,
+        "update": state.last_update or None,
+        "evaluation": state.evaluations[-1] if state.evaluations else None,
+        "processes": [{"name": one.name, "state": one.state, "pid": one.pid} for one in view.processes],
+        "broker": None if state.status is None else {**state.status.counters, **state.status.gauges},
+        "notes": list(view.notes),
+    }
 
 
 def view_of(folder: Path, state: RunState, *, now: float | None = None) -> View:

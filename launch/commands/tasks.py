@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from computerrl.common.errors import ConfigError, Problem
+from computerrl.launch.commands.options import AS_JSON
 
 if TYPE_CHECKING:
     from computerrl.common.config import DesktopConfig, RunConfig
@@ -34,7 +35,8 @@ def tasks() -> None:
 @tasks.command("list", short_help="List the task families whose name starts with BEGINNING.")
 @click.argument("beginning", default="", metavar="[BEGINNING]")
 @click.option("--pixels", is_flag=True, help="Only families that can be demonstrated to a policy that sees screenshots alone.")
-def tasks_list(beginning: str, pixels: bool) -> None:
+@AS_JSON
+def tasks_list(beginning: str, *, pixels: bool, as_json: bool) -> None:
     """List the task families: all, or those whose name starts with BEGINNING.
 
     With --pixels, families are left out that have no demonstrator, or one that calls applications instead of using mouse and
@@ -45,7 +47,7 @@ def tasks_list(beginning: str, pixels: bool) -> None:
     computerrl tasks list calc
     computerrl tasks list web --pixels
     """
-    sys.exit(list_families(beginning, from_pixels=pixels))
+    sys.exit(list_families(beginning, from_pixels=pixels, as_json=as_json))
 
 
 @tasks.command("check", short_help="Check which OSWorld task files can run here.")
@@ -132,15 +134,20 @@ def tasks_import(
     sys.exit(code)
 
 
-def list_families(beginning: str, *, from_pixels: bool = False) -> int:
-    """Print name, applications and description of the families whose name starts with ``beginning``. Returns the exit code: 1
-    when there is none.
+def list_families(beginning: str, *, from_pixels: bool = False, as_json: bool = False) -> int:
+    """Print name, applications and description of the families whose name starts with ``beginning``, as a table or as JSON.
+    Returns the exit code: 1 when there is none.
 
     ``from_pixels``: only those whose demonstrators use mouse and keyboard alone, with the number of the others."""
     from computerrl.env_server.tasks import FAMILIES, is_shown_by_hand
 
     found = [family for name, family in sorted(FAMILIES.items()) if name.startswith(beginning)]
     shown = [one for one in found if one.has_demonstrator and is_shown_by_hand(one)] if from_pixels else found
+    if as_json:
+        names = ("name", "description", "has_demonstrator", "can_be_done", "needs_tools")
+        rows = [{"apps": sorted(one.apps), **{name: getattr(one, name) for name in names}} for one in shown]
+        click.echo(json.dumps(rows, indent=2))
+        return 0 if shown else 1
     for family in shown:
         note = "" if family.has_demonstrator else "  (no demonstrator)"
         click.echo(f"{family.name:32} {'+'.join(sorted(family.apps)):16} {family.description}{note}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from computerrl.common.errors import ResumeError
-from computerrl.launch.commands.options import RUN, SET, ConfigFile, Host, OutFile, Run, RunOrRecording
+from computerrl.launch.commands.options import AS_JSON, RUN, SET, ConfigFile, Host, OutFile, Run, RunOrRecording
 
 if TYPE_CHECKING:
     from computerrl.launch.export.write import Format
@@ -48,7 +48,10 @@ def dashboard(run: Path, host: str, port: int, *, with_parent: bool) -> None:
 @PORT
 @click.option("--beside", metavar="EPISODE", help="A second episode, shown beside the first.")
 @click.option("--out", type=OutFile(), help="Write EPISODE as one HTML file in place of a web page.")
-def replay(run: Path, episode: str | None, host: str, port: int, *, beside: str | None, out: Path | None) -> None:
+@click.option("--film", type=OutFile(), help="Write an animated WebP: EPISODE, else a success of each family.")
+def replay(
+    run: Path, episode: str | None, host: str, port: int, *, beside: str | None, out: Path | None, film: Path | None
+) -> None:
     """Show the stored episodes of RUN on a web page.
 
     Each step has its screenshot with the place at which the action pointed, prompt, completion, log-probs, policy versions and
@@ -58,18 +61,22 @@ def replay(run: Path, episode: str | None, host: str, port: int, *, beside: str 
     computerrl replay latest
     computerrl replay latest rl-1/4/0 --beside rl-1/4/1
     computerrl replay latest eval-after-rl/3/0 --out episode.html
+    computerrl replay latest --film episodes.webp
     computerrl replay demonstrations/calc-type-cell-11.json
     """
-    from computerrl.launch.web.serve import show_recording, show_run, write_episode, write_recording_page
+    from computerrl.launch.web.serve import show_recording, show_run, write_episode, write_film, write_recording_page
 
     names = [name for name in (episode, beside) if name]
     if run.is_file():
-        if names:
-            raise click.UsageError("a recorded demonstration is one episode: leave out EPISODE and --beside")
+        if names or film is not None:
+            raise click.UsageError("a recorded demonstration is one episode: leave out EPISODE, --beside and --film")
         if out is not None:
             click.echo(write_recording_page(run, out=out))
         else:
             show_recording(run, host=host, port=port, command="computerrl replay")
+        return
+    if film is not None:
+        click.echo(write_film(run, names, out=film))
         return
     if out is not None:
         if not names:
@@ -233,16 +240,23 @@ def report(run: Path) -> None:
 @click.command(short_help="Show the state of RUN.")
 @RUN
 @click.option("--watch", is_flag=True, help="Show the run until it ends, or until Ctrl-C, which does not stop the run.")
-def status(run: Path, *, watch: bool) -> None:
+@AS_JSON
+def status(run: Path, *, watch: bool, as_json: bool) -> None:
     """Show the state of RUN, from its broker, its metrics and, for a submitted run, from Slurm.
 
     \b
     computerrl status latest --watch
+    computerrl status latest --json
     """
     from computerrl.launch.cluster.submit import describe_job
-    from computerrl.launch.commands.status import show_status
+    from computerrl.launch.commands.status import print_status, show_status
 
+    if as_json and watch:
+        raise click.UsageError("--watch draws a display: leave out --json")
     job = describe_job(run)
+    if as_json:
+        print_status(run, job=job)
+        return
     if job:
         click.echo(job)
     show_status(run, stay=watch)
@@ -282,7 +296,8 @@ def journal() -> None:
 
 @journal.command("ls", short_help="List the segments of the journal.")
 @RUN
-def journal_ls(run: Path) -> None:
+@AS_JSON
+def journal_ls(run: Path, *, as_json: bool) -> None:
     """List the segments of RUN's journal, with the number of records of each kind.
 
     \b
@@ -290,7 +305,7 @@ def journal_ls(run: Path) -> None:
     """
     from computerrl.launch.commands.journal import list_segments
 
-    sys.exit(list_segments(run))
+    sys.exit(list_segments(run, as_json=as_json))
 
 
 @journal.command("cat", short_help="Print the records of the journal.")
@@ -312,7 +327,8 @@ def journal_cat(run: Path, kinds: tuple[str, ...], name: str, *, full: bool) -> 
 
 @journal.command("verify", short_help="Verify the journal.")
 @RUN
-def journal_verify(run: Path) -> None:
+@AS_JSON
+def journal_verify(run: Path, *, as_json: bool) -> None:
     """Verify every byte of RUN's journal, and replay it as a broker would. Exit code 1: the journal is damaged.
 
     \b
@@ -320,7 +336,7 @@ def journal_verify(run: Path) -> None:
     """
     from computerrl.launch.commands.journal import verify_journal
 
-    sys.exit(verify_journal(run))
+    sys.exit(verify_journal(run, as_json=as_json))
 
 
 COMMANDS = (status, dashboard, replay, report, compare, trace, export_trajectories, import_trajectories, phase, journal)

@@ -111,7 +111,7 @@ def _film(episode: Record, trajectories: Path) -> Film:
     steps = list(episode.get("steps", ()))
     left_out = max(0, len(steps) - MAX_FRAMES)
     frames = [
-        Frame(_picture_of(step, trajectories), _caption(str(step.get("action_text", ""))), _complaint(step))
+        Frame(_picture_of(step, trajectories), caption(str(step.get("action_text", ""))), complaint(step))
         for step in steps[:MAX_FRAMES]
     ]
     last = thumbnail(episode.get("final_screenshot"), trajectories)
@@ -132,14 +132,15 @@ def _picture_of(step: dict[str, Any], trajectories: Path) -> str:
     return thumbnail(step.get("screenshot"), trajectories, places=step.get("places") or ())
 
 
-def _caption(answer: str) -> str:
+def caption(answer: str) -> str:
     """The action in an answer: its last line that is neither fence nor tag. Most answers are one line."""
     lines = [line.strip() for line in answer.splitlines()]
     said = [line for line in lines if line and not line.startswith(("```", "<"))]
     return said[-1] if said else answer.strip()
 
 
-def _complaint(step: dict[str, Any]) -> str:
+def complaint(step: dict[str, Any]) -> str:
+    """Reason why a step's answer was not carried out; empty where it was."""
     if step.get("action_error"):
         return str(step["action_error"])
     return "" if step.get("format_ok", True) else "not an action"

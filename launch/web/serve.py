@@ -107,6 +107,21 @@ def write_episode(folder: Path, names: Sequence[str], *, out: Path) -> str:
     return _write_page(episode_page(run, episodes, names), out)
 
 
+def write_film(folder: Path, names: Sequence[str], *, out: Path) -> str:
+    """Write the episodes as an animated picture to ``out``: without ``names``, a success of each family; gives what to tell the
+    person. Raises `ConfigError`."""
+    from computerrl.launch.web.episodes import Episodes
+    from computerrl.launch.web.film import choose, make_film
+
+    run = RunFolder(folder)
+    episodes = Episodes(run, model=read_resolved(folder)["model"]["name"])
+    episodes.refresh()
+    chosen = names or choose(list(episodes.rows.values()))
+    film = make_film(run, [episodes.get(name) for name in chosen])
+    write_atomically(out, film, mode=PRIVATE)
+    return f"{out}: {len(film) / 1e6:.2f} MB, {', '.join(chosen)}"
+
+
 def write_recording_page(path: Path, *, out: Path) -> str:
     """Write the recorded demonstration in file ``path`` as one page to ``out``; gives what to tell the person. Raises
     `ConfigError`."""

@@ -1,4 +1,8 @@
-"""Makes the README's picture from the real page: python -m tests.support.picture docs/pictures/desktop.webp"""
+"""Pictures of the documentation, from the real pages in a real browser.
+
+python -m tests.support.picture docs/pictures/desktop.webp              # the page of `computerrl desktop`
+python -m tests.support.picture docs/pictures/report.webp RUN_FOLDER    # the report of a run
+"""
 
 from __future__ import annotations
 
@@ -32,21 +36,34 @@ async def shoot(address: str) -> bytes:
         return await page.screenshot()
 
 
-def main(out: Path) -> None:
-    """Start the command, write the picture to ``out``, end the command."""
+async def shoot_report(report: Path) -> bytes:
+    """A PNG of the beginning of the page in file ``report``."""
+    async with open_page() as (page, _):
+        await page.set_content(report.read_text(encoding="utf-8"))
+        return await page.screenshot()
+
+
+def picture_of_desktop() -> bytes:
+    """Start the command, shoot its page, end the command."""
     command = [sys.executable, "-m", "computerrl", "desktop", "--no-open", *TASK]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
         address = process.stdout.readline().split()[1]
-        picture = Image.open(io.BytesIO(asyncio.run(shoot(address))))
+        return asyncio.run(shoot(address))
     finally:
         process.send_signal(signal.SIGINT)
         process.wait()
+
+
+def main(out: Path, *runs: str) -> None:
+    """Write the picture to ``out``: of the report of the run folder among ``runs``, else of a desktop."""
+    encoded = asyncio.run(shoot_report(Path(runs[0]) / "report.html")) if runs else picture_of_desktop()
+    picture = Image.open(io.BytesIO(encoded))
     out.parent.mkdir(parents=True, exist_ok=True)
     picture.save(out, quality=85, method=6)
     print(f"{out}: {picture.size[0]} x {picture.size[1]}, {out.stat().st_size} bytes")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

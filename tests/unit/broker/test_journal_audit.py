@@ -54,6 +54,19 @@ def test_ls_lists_segments_with_their_records_and_verify_finds_them_whole(run: P
     assert contents(run / "journal") == before
 
 
+def test_ls_and_verify_print_the_same_as_json(run: Path) -> None:
+    code, text = journal("ls", str(run), "--json")
+    rows = json.loads(text)
+    assert code == 0 and [row["segment"] for row in rows] == [one.number for one in audit.describe(run / "journal")]
+    assert rows[0]["records"]["Trajectory"] == 1 and rows[0]["num_bytes"] > 0 == rows[0]["num_tail_bytes"]
+    code, text = journal("verify", str(run), "--json")
+    tree = json.loads(text)
+    assert code == 0 and tree["problems"] == [] and tree["trajectories"]["held"] == 1
+    min((run / "journal").glob("*.log")).unlink()
+    code, text = journal("verify", str(run), "--json")
+    assert code == 1 and "missing" in json.loads(text)["problems"][0]
+
+
 def test_cat_prints_records_by_kind_and_id_in_order(run: Path) -> None:
     code, text = journal("cat", str(run), "--kind", "Trajectory", "--full")
     (line,) = text.splitlines()

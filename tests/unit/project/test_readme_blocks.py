@@ -15,6 +15,7 @@ from typing import Any
 import click
 import numpy as np
 import pytest
+from PIL import Image
 
 from computerrl.common.config import LearnerConfig
 from computerrl.common.errors import ConfigError
@@ -177,8 +178,10 @@ def test_links_of_a_page_lead_to_files_and_headings(page: str) -> None:
 def test_readme_is_short_has_a_picture_and_leads_to_the_documentation() -> None:
     lines = README.splitlines()
     assert len(lines) <= 120 and max(map(len, lines)) <= 100
-    (picture,) = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)
-    assert (ROOT / picture).stat().st_size < 1_500_000
+    pictures = [ROOT / name for name in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)]
+    assert len(pictures) == 2 and all(path.stat().st_size < 1_500_000 for path in pictures)
+    with Image.open(pictures[0]) as film:
+        assert film.n_frames > 10 and film.info["loop"] == 0
     assert "](docs/index.md)" in README
 
 

@@ -6,6 +6,7 @@ Help, exit codes and signals are tried in processes, as people run commands; oth
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import signal
@@ -149,6 +150,8 @@ def test_tasks_list_names_every_family_that_begins_so(tmp_path: Path) -> None:
     named = [line.split()[0] for line in done.stdout.splitlines()]
     assert named == sorted(name for name in FAMILIES if name.startswith("calc")) and named
     assert computerrl("tasks", "list", "nothing", cwd=tmp_path).returncode == 1
+    rows = json.loads(computerrl("tasks", "list", "calc", "--json", cwd=tmp_path).stdout)
+    assert [row["name"] for row in rows] == named and rows[0]["apps"] == ["calc"] and rows[0]["has_demonstrator"] is True
 
 
 def test_tasks_list_pixels_names_what_mouse_and_keyboard_demonstrate(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from rich.console import Console
 
 from computerrl.common.messages import PeerEntry, Status
 from computerrl.common.metrics import read_json_lines
-from computerrl.launch.commands.status import show_status, view_of
+from computerrl.launch.commands.status import print_status, show_status, status_tree, view_of
 from computerrl.launch.report.report_data import Attempt
 from computerrl.launch.report.write import write_attempt
 from computerrl.launch.watch.display_frame import render
@@ -80,3 +81,24 @@ def test_policy_version_is_the_newest_that_any_record_names(tmp_path: Path) -> N
 def test_status_of_a_finished_run_is_printed_even_when_asked_to_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     show_status(write_run(tmp_path / "run"), stay=True)
     assert "finished" in capsys.readouterr().out
+
+
+def test_status_as_json_has_what_the_display_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_run(tmp_path / "run")
+    print_status(folder, job="job 7, RUNNING")
+    tree = json.loads(capsys.readouterr().out)
+    assert tree["run"] == "run" and tree["ended"].startswith("finished") and tree["job"] == "job 7, RUNNING"
+    assert tree["policy_version"] == 24 and tree["evaluation"]["phase"] == "eval-after-rl" and tree["update"]["update"]
+    empty = status_tree(view_of(tmp_path, RunState(), now=MUCH_LATER))
+    assert [empty[name] for name in ("ended", "phase", "update", "evaluation", "broker")] == [None] * 5
+
+
+def test_status_as_json_of_a_running_run_has_its_processes_and_counters(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", until="rl")
+    state = state_of(folder)
+    state.status = Status("r", 12, {"received": 3}, {"held": 1.0}, (PeerEntry("actor", 0, "i", "host", 1, {}, 0.1),), {}, {})
+    tree = status_tree(view_of(folder, state, now=MUCH_LATER))
+    assert tree["processes"] == [{"name": "actor-0", "state": "running", "pid": 1}] and tree["broker"] == {
+        "received": 3,
+        "held": 1.0,
+    }
