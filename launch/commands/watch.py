@@ -118,6 +118,7 @@ def trace(run: Path, episode: str | None, *, last: int, out: Path | None) -> Non
 @click.option("--solved", is_flag=True, help="Only successful trajectories.")
 @click.option("--no-screenshots", is_flag=True, help="Leave the screenshots out (jsonl and parquet).")
 @click.option("--so-far", is_flag=True, help="Also export a run that is at work: what it has stored so far.")
+@AS_JSON
 def export_trajectories(
     run: Path,
     out: Path,
@@ -129,6 +130,7 @@ def export_trajectories(
     solved: bool,
     no_screenshots: bool,
     so_far: bool,
+    as_json: bool,
 ) -> None:
     """Write the stored trajectories of RUN, with their screenshots, into the new folder OUT.
 
@@ -155,7 +157,7 @@ def export_trajectories(
         raise ResumeError(f"{run} is at work\n    -> wait for its end, or give --so-far to export what it has stored until now")
     selection = Selection(kinds, families, is_solved=solved)
     tally = export_trajectories(run, out, kind=chosen, selection=selection, has_screenshots=not no_screenshots)
-    click.echo(f"{out}\n{tally.table()}")
+    click.echo(tally.as_json(out) if as_json else f"{out}\n{tally.table()}")
 
 
 @click.command("import-trajectories", short_help="Make trajectories of other programs ready to be cloned.")
@@ -169,6 +171,7 @@ def export_trajectories(
 @click.option("--limit", type=click.IntRange(1), help="Maximum number of trajectories to keep. Default: all.")
 @click.option("--unfinished", is_flag=True, help="Also take trajectories whose task was not completed.")
 @click.option("--thoughts", is_flag=True, help="Take the thoughts of SOURCE over, where the prompt format has thoughts.")
+@AS_JSON
 def import_trajectories(
     source: Path,
     out: Path,
@@ -179,6 +182,7 @@ def import_trajectories(
     limit: int | None,
     unfinished: bool,
     thoughts: bool,
+    as_json: bool,
 ) -> None:
     """Make the trajectories in SOURCE ready to be cloned, in the new folder OUT.
 
@@ -202,6 +206,9 @@ def import_trajectories(
     tally = import_trajectories(
         source, out, config=config, images=images, wishes=wishes, tell=lambda line: click.echo(line, err=True)
     )
+    if as_json:
+        click.echo(tally.as_json(out))
+        return
     click.echo(f"{out}\n{tally.table()}")
     click.echo(f"to clone them: computerrl train {named} 'learner.recipe.imported=[{out}]'")
 

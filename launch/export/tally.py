@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 
@@ -30,6 +32,10 @@ class Tally:
             "kept": {name: self.kept[name] for name in ("trajectories", "steps")},
             "left_out": {reason: dict(counts) for reason, counts in sorted(self.left_out.items())},
         }
+
+    def as_json(self, out: Path) -> str:
+        """The counts with the folder that they are of, as JSON."""
+        return json.dumps({"folder": str(out), **self.as_dict()}, indent=2)
 
     def table(self) -> str:
         """The counts as a table for a terminal."""

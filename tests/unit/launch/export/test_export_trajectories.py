@@ -337,6 +337,8 @@ def test_command_prints_the_account_and_refuses_a_run_at_work(text_run: Path, tm
     lock.unlink()
     done = CliRunner().invoke(cli, [*words, "--solved", "--format", "jsonl"])
     assert done.exit_code == 0 and "left out: not solved" in done.output
+    told = json.loads(CliRunner().invoke(cli, [*words[:2], str(tmp_path / "other"), "--solved", "--json"]).stdout)
+    assert told["folder"] == str(tmp_path / "other") and told["kept"]["steps"] and "not solved" in told["left_out"]
     for wrong in (["--sft", "--format", "jsonl"], ["--sft", "--no-screenshots"], ["--format", "agentnet", "--no-screenshots"]):
         assert CliRunner().invoke(cli, [*words, *wrong]).exit_code == 2
 

@@ -420,3 +420,6 @@ def test_command_prints_the_account_and_the_next_step(models: dict[str, Path], t
     result = CliRunner().invoke(cli, ["import-trajectories", str(source), str(out), *arguments])
     assert result.exit_code == 0, result.output
     assert "no action for pyautogui.mouseDown" in result.output and f"learner.recipe.imported=[{out}]" in result.output
+    again = tmp_path / "again"
+    result = CliRunner().invoke(cli, ["import-trajectories", str(source), str(again), *arguments, "--json"])
+    assert json.loads(result.stdout)["kept"]["trajectories"] == 1 and str(again) in result.stdout
