@@ -33,7 +33,7 @@ from computerrl.launch.setup.packages import LISTS, pinned
 SUMS_FILE, INSTALL_FILE = "SHA256SUMS", "install.sh"
 _CHUNK = 1 << 20
 _PACKAGES = ("actor", "benchmarks", "broker", "common", "computerrl", "configs", "docs", "env_server", "launch", "learner")
-_FILES = ("LICENSE", "Makefile", "README.md", "CONTRIBUTING.md", *LISTS.values(), "pyproject.toml", "setup.cfg")
+_FILES = ("LICENSE", "Makefile", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", *LISTS.values(), "pyproject.toml", "setup.cfg")
 _LISTS = ("run", "osworld")
 _MIN_FREE_MB = 6000
 
