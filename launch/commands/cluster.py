@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from computerrl.launch.commands.options import PRINT_CONFIG, RUN, Run, Site, print_resolved, with_config
+from computerrl.launch.commands.options import AS_JSON, PRINT_CONFIG, RUN, Run, Site, print_resolved, with_config
 
 if TYPE_CHECKING:
     from computerrl.common.memory_plan import Choice
@@ -23,6 +24,7 @@ SITE = click.option("--site", type=Site(), metavar="SITE", help="A name in confi
 @click.option("--gpu-gb", type=click.FloatRange(min=1), metavar="GB", help="Memory of a GPU: print what each GPU would hold.")
 @click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="With --gpu-gb: GPUs of a node; else the site's, or 1.")
 @PRINT_CONFIG
+@AS_JSON
 def plan(
     config: Path,
     overrides: tuple[str, ...],
@@ -31,6 +33,7 @@ def plan(
     gpu_gb: float | None,
     gpus: int | None,
     print_config: bool,
+    as_json: bool,
 ) -> None:
     """Print the node and the resources of each process of CONFIG on a cluster, and the job that `submit` would queue.
 
@@ -44,7 +47,12 @@ def plan(
     """
     from computerrl.launch.cluster.submit import make_plan_of
 
+    if as_json and (print_config or gpu_gb is not None):
+        raise click.UsageError("--json has the processes and the job: leave out --print-config and --gpu-gb")
     made = make_plan_of(config, overrides=overrides, site=site)
+    if as_json:
+        click.echo(json.dumps(plan_tree(made), indent=2))
+        return
     if print_config:
         print_resolved(made.config, path=config)
     show_plan(made, on_gpus=gpu_gb is not None)
@@ -95,6 +103,26 @@ def show_processes(made: ClusterPlan) -> None:
             click.echo(f"{node}: {needs}")
         else:
             click.echo(f"    {spec.name:14} {needs:28} OMP_NUM_THREADS={spec.env['OMP_NUM_THREADS']}  {' '.join(spec.argv)}")
+
+
+def plan_tree(made: ClusterPlan) -> dict[str, Any]:
+    """The processes of each node with what they take, and the job's script, as JSON has them."""
+    from computerrl.launch.cluster.plan import describe
+
+    rows = [
+        {
+            "node": node,
+            "name": spec.name,
+            "num_cores": spec.resources.num_cores,
+            "memory_mb": spec.resources.memory_mb,
+            "num_gpus": spec.resources.num_gpus,
+            "environment": dict(spec.env),
+            "argv": list(spec.argv),
+        }
+        for node, _, spec in describe(made)
+        if spec is not None
+    ]
+    return {"processes": rows, "job": made.script}
 
 
 def show_idle(made: ClusterPlan) -> None:

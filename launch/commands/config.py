@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from computerrl.launch.commands.options import AS_JSON
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -36,7 +39,8 @@ by its dotted path: `computerrl train quickstart learner.max_age=2`. `computerrl
 @click.command("config", short_help="Print the fields of the configuration.")
 @click.argument("section", required=False, metavar="[SECTION]")
 @click.option("--markdown", is_flag=True, help="Print Markdown, as in docs/reference/config.md.")
-def show_config(section: str | None, *, markdown: bool) -> None:
+@AS_JSON
+def show_config(section: str | None, *, markdown: bool, as_json: bool) -> None:
     """Print each field of the configuration with its type, default, unit and meaning.
 
     SECTION is the dotted path of a section or of one field. Without SECTION, all sections are printed. `run` has the
@@ -47,6 +51,11 @@ def show_config(section: str | None, *, markdown: bool) -> None:
     computerrl config learner.max_age
     computerrl config | less
     """
+    if markdown and as_json:
+        raise click.UsageError("give --markdown or --json, not both")
+    if as_json:
+        click.echo(json.dumps(fields(section), indent=2))
+        return
     click.echo(manual(section, markdown=markdown), nl=False)
 
 
@@ -78,6 +87,27 @@ def manual(section: str | None = None, *, markdown: bool = False) -> str:
         pages.append("\n".join(_lines(part, same_as=shown.get(part.kind), markdown=markdown)) + "\n")
         shown.setdefault(part.kind, part.name)
     return "\n".join(pages)
+
+
+def fields(section: str | None = None) -> list[dict[str, Any]]:
+    """The fields that the command prints, as JSON has them; one without `default` is required, or depends on the machine. Raises
+    `ConfigError` for a ``section`` that does not exist."""
+    from computerrl.common.metrics import json_ready
+
+    parts = _parts()
+    return [
+        {
+            "field": part.full_name(name),
+            "type": _type_name(field.annotation),
+            "limits": list(_limits(field.metadata)),
+            "unit": _unit(name),
+            "is_required": field.is_required(),
+            **({} if field.is_required() or field.default_factory is not None else {"default": json_ready(field.default)}),
+            "description": " ".join((field.description or "").split()),
+        }
+        for part in (parts if section is None else _choose(section, parts))
+        for name, field in part.fields.items()
+    ]
 
 
 def _parts() -> list[_Part]:
@@ -153,14 +183,20 @@ def _lines(part: _Part, *, same_as: str | None, markdown: bool) -> Iterator[str]
 def _facts(name: str, field: FieldInfo) -> Iterator[str]:
     """Type with its limits, unit and default of a field."""
     yield ", ".join([_type_name(field.annotation), *_limits(field.metadata)])
-    words = (name.rpartition("_")[2], name.partition("_per_")[0].rpartition("_")[2])
-    yield from [f"unit {_UNITS[word]}" for word in words if word in _UNITS][:1]
+    if unit := _unit(name):
+        yield f"unit {unit}"
     if field.is_required():
         yield "required"
     elif field.default_factory is not None:
         yield "default {}" if field.default_factory is dict else "default depends on the machine"
     else:
         yield f"default {_value(field.default)}"
+
+
+def _unit(name: str) -> str | None:
+    """The unit that the name of a field tells; None where it tells none."""
+    words = (name.rpartition("_")[2], name.partition("_per_")[0].rpartition("_")[2])
+    return next((_UNITS[word] for word in words if word in _UNITS), None)
 
 
 def _type_name(annotation: Any) -> str:

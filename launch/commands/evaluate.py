@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,8 @@ def evaluation(source: str, families: str | None, overrides: tuple[str, ...], *,
 @click.command(short_help="Write the successes of an evaluation as demonstrations.")
 @click.argument("run", type=Run(), metavar="RUN")
 @click.argument("out", type=click.Path(path_type=Path), metavar="OUT_FOLDER")
-def record(run: Path, out: Path) -> None:
+@AS_JSON
+def record(run: Path, out: Path, *, as_json: bool) -> None:
     """Write the successful episodes of an evaluation as demonstrations, which another run clones.
 
     RUN is an evaluation on demonstration seeds, of an agent (docs/how-to/agents.md) or of a checkpoint. Episodes of other seeds
@@ -86,6 +88,10 @@ def record(run: Path, out: Path) -> None:
     from computerrl.launch.run import record as recording
 
     found = recording.record(run, out)
-    for line in recording.summary_of(found, out):
-        click.echo(line)
+    if as_json:
+        counts = {"num_actions_left_out": found.num_actions_left_out, "num_screens_missing": found.num_screens_missing}
+        click.echo(json.dumps({"paths": list(map(str, found.paths)), "not_recorded": found.refused, **counts}, indent=2))
+    else:
+        for line in recording.summary_of(found, out):
+            click.echo(line)
     sys.exit(0 if found.paths or found.refused["already_recorded"] else 1)

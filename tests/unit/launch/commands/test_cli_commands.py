@@ -143,6 +143,16 @@ def test_train_more_desktops_than_episodes_use_is_noted(tmp_path: Path) -> None:
     assert "note" not in done.stderr
 
 
+def test_plan_as_json_has_the_processes_and_the_job(tmp_path: Path) -> None:
+    words = ("plan", "quickstart", "cluster.num_worker_nodes=2", "actor.num_actors=2", "--json")
+    tree = json.loads(computerrl(*words, cwd=tmp_path).stdout)
+    names = [row["name"] for row in tree["processes"]]
+    assert names.count("learner-0") == 1 and {"broker-0", "actor-1"} <= set(names) and tree["job"].startswith("#!")
+    assert len({row["node"] for row in tree["processes"]}) == 3
+    assert all(row["num_cores"] > 0 and row["memory_mb"] > 0 and row["argv"] for row in tree["processes"])
+    assert computerrl(*words, "--gpu-gb", "80", cwd=tmp_path).returncode == 2
+
+
 def test_tasks_list_names_every_family_that_begins_so(tmp_path: Path) -> None:
     from computerrl.env_server.tasks import FAMILIES
 
@@ -303,7 +313,7 @@ def test_current_folder_that_was_removed_is_named(tmp_path: Path) -> None:
 
 
 def test_output_to_a_full_disk_is_named(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: str, *, from_pixels: bool) -> int:
+    def refuse(_: str, *, from_pixels: bool, as_json: bool) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("computerrl.launch.commands.tasks.list_families", refuse)

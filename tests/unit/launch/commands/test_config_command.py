@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,17 @@ def test_every_field_is_printed_with_its_string(markdown: bool) -> None:
             first = shown.get(kind_of.get(inside), inside)
             if kind is RunConfig:
                 assert (path if first == inside else f"those of {first}.") in words
+
+
+def test_json_has_every_field_with_type_limits_unit_and_default() -> None:
+    rows = {row["field"]: row for row in json.loads(CliRunner().invoke(cli, ["config", "--json"]).stdout)}
+    assert rows["actor.memo_mb"]["unit"] == "MiB" and rows["actor.memo_mb"]["limits"] == ["at least 0"]
+    assert rows["seed"]["default"] == 0 and "default" not in rows["model.dtype"] and not rows["model.dtype"]["is_required"]
+    paths = {path for path, field in fields_below(RunConfig).items() if section_in(field.annotation) is None}
+    assert paths <= set(rows) and all(row["description"] and row["type"] for row in rows.values())
+    alone = json.loads(CliRunner().invoke(cli, ["config", "learner.max_age", "--json"]).stdout)
+    assert alone == [rows["learner.max_age"]]
+    assert CliRunner().invoke(cli, ["config", "--json", "--markdown"]).exit_code == 2
 
 
 def test_text_is_readable_at_80_columns_and_markdown_at_100() -> None:

@@ -237,6 +237,9 @@ def test_command_prints_the_counts_and_fails_where_nothing_was_fit(tmp_path: Pat
     assert done.exit_code == 1 and not (tmp_path / "out").exists()
     assert "recorded 0 demonstrations" in done.output and "not recorded: 1 episode failed" in done.output
     assert "tasks.recordings" not in done.output
+    done = CliRunner().invoke(cli, ["record", str(run), str(tmp_path / "out"), "--json"])
+    tree = json.loads(done.stdout)
+    assert done.exit_code == 1 and tree["paths"] == [] and tree["not_recorded"]["failed"] == 1
 
 
 def test_demonstration_seeds_are_evaluated_only_in_a_run_that_trains_nothing() -> None:
