@@ -35,11 +35,11 @@ def test_task_solved_through_the_interface_and_nothing_left(tmp_path: Path, monk
     assert not Path(f"/proc/{pid}").exists() and list(tmp_path.iterdir()) == []
 
 
-def test_example_of_the_first_steps_earns_the_reward(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (Path(__file__).resolve().parents[3] / "docs" / "get-started" / "first-steps.md").read_text(encoding="utf-8")
+def test_example_of_the_desktop_tutorial_earns_the_reward(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "tutorials" / "desktop.md").read_text(encoding="utf-8")
     (block,) = [text for text in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL) if "gymnasium" in text]
     names: dict[str, object] = {}
-    exec(compile(block, "first-steps.md", "exec"), names)
+    exec(compile(block, "desktop.md", "exec"), names)
     assert names["reward"] == 1.0 and names["terminated"] is True, names["info"]
     said = capsys.readouterr().out
     assert "desktop.starting" in said and "desktop.started" in said, "the first reset takes long and says so"
