@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -115,7 +116,7 @@ class VLLMCore:
         processor: ImageProcessor | None = None,
     ) -> None:
         """``gpu_memory`` to ``enforce_eager``: see `common.config.ActorConfig`. ``processor``: of a model that takes images."""
-        _set_environment(num_threads)
+        prepare_environment(num_threads)
         self._shapes = tensor_shapes(folder)
         require_known_experts(folder, self._shapes)
         if processor is not None:
@@ -340,7 +341,7 @@ def _sampled(running: _Running, *, stopped: bool) -> Sampled:
     return Sampled(running.key, running.tokens, running.logprobs, running.versions, stopped)
 
 
-def _set_environment(num_threads: int | None) -> None:
+def prepare_environment(num_threads: int | None) -> None:
     """What vLLM reads from the environment; it must be there before the first import.
 
     Raises `ConfigError` when OpenMP was started with another number of threads: vLLM's kernels plan with the number their
@@ -362,6 +363,9 @@ def _set_environment(num_threads: int | None) -> None:
     )
     # A partial reload warns about every tensor that stays as it is; that is what we ask for.
     logging.getLogger("vllm").setLevel(logging.ERROR)
+    if find_spec("flashinfer") is None:
+        # vLLM chooses its sampler by the GPU, and fails where the package is missing.
+        os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
     if num_threads is not None:
         torch.set_num_threads(num_threads)
 

@@ -25,16 +25,14 @@ from typing import Any
 
 import numpy as np
 
+from computerrl.benchmarks.engines._load import Answers, Load
 from computerrl.benchmarks.learner._process import apart
 from computerrl.common.host import fast_dtype
 from computerrl.common.messages import Step, StepTiming
 
 MODEL = "smollm2-135m"
 NUM_EPISODES = 16
-NUM_STEPS = 3
-NUM_PROMPT_TOKENS = 280
-NUM_NEW_PER_STEP = 15
-NUM_ACTION_TOKENS = 16
+LOAD = Load(num_steps=3, num_prompt_tokens=280, num_new_per_step=15, num_action_tokens=16)
 MAX_TOKENS = 512
 UPDATE_EVERY_S = 30.0
 CROWDS = (16, 64, 256)
@@ -62,8 +60,8 @@ class Served:
     """While 16 episodes play: longest time in which none of them got a token, less the time that a token takes otherwise."""
     reloads_s: list[float]
     """While nothing does."""
-    steps: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
-    """(prompt, action, log-probs) of sampled answers, before any update."""
+    steps: Answers
+    """Before any update."""
 
 
 def run(quick: bool) -> list[dict[str, Any]]:
@@ -82,7 +80,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
 
 
 def _speed_rows(served: Served) -> list[dict[str, Any]]:
-    num_tokens = NUM_EPISODES * NUM_STEPS * NUM_ACTION_TOKENS
+    num_tokens = LOAD.num_tokens(NUM_EPISODES)
     ours, alone = ([num_tokens / took_s for took_s in seconds] for seconds in (served.ours_s, served.alone_s))
     peer, reload_s = statistics.median(alone), statistics.median(served.reloads_s)
     stall_s = statistics.median(served.stalls_s)
@@ -123,7 +121,7 @@ def _way_rows(dtype: str, *, quick: bool) -> Iterator[dict[str, Any]]:
         apart(make_narrow, folder, dtype)
         for num_episodes in CROWDS[:2] if quick else CROWDS:
             served = apart(serve, folder, dtype, 3 if quick else 9, 0, num_episodes)
-            num_tokens = num_episodes * NUM_STEPS * NUM_ACTION_TOKENS
+            num_tokens = LOAD.num_tokens(num_episodes)
             ours, alone = ([1e6 * took_s / num_tokens for took_s in seconds] for seconds in (served.ours_s, served.alone_s))
             peer = statistics.median(alone)
             yield {
@@ -153,12 +151,19 @@ def _gap_row(folder: Path, dtype: str, served: Served) -> dict[str, Any]:
 # --- the learner's process -----------------------------------------------------------------------------------------------
 
 
-def learner_logprobs(folder: Path, dtype: str, steps: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
-    """[A] of each action, by the learner's policy."""
-    from computerrl.common.config import ModelConfig, RunConfig
+def learner_logprobs(
+    folder: Path,
+    dtype: str,
+    steps: Sequence[tuple[np.ndarray, np.ndarray]],
+    head_dtype: str = "model",
+    device: str = "auto",
+) -> list[np.ndarray]:
+    """[A] of each action, by the learner's policy. ``head_dtype``: see `ModelConfig`."""
+    from computerrl.common.config import LearnerConfig, ModelConfig, RunConfig
     from computerrl.learner.model.policy import load_policy
 
-    policy = load_policy(RunConfig(model=ModelConfig.model_validate({"name": str(folder), "dtype": dtype})))
+    model = ModelConfig.model_validate({"name": str(folder), "dtype": dtype, "head_dtype": head_dtype})
+    policy = load_policy(RunConfig(model=model, learner=LearnerConfig.model_validate({"device": device})))
     return logprobs_of(policy, [sample_of(prompt, action) for prompt, action in steps])
 
 
@@ -218,20 +223,21 @@ def serve(folder: Path, dtype: str, num_rounds: int, num_updates: int, num_episo
     # As the adapter does on the engine's thread, for the rounds that vLLM plays alone on this one.
     torch._dynamo.config.disable = core._on_cpu
     ours_s, alone_s = [], []
-    steps: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    steps: Answers = []
     # The engine's thread leaves its core alone without requests. The first round of each warms up.
     for number in range(num_rounds + 1):
-        alone_s.append(_timed(lambda: _play_alone(core, _prompts(number, num_episodes, core.vocabulary))))  # noqa: B023
-        ours_s.append(_timed(lambda: steps.extend(_play_episodes(engine, _prompts(100 + number, num_episodes, core.vocabulary)))))  # noqa: B023
+        alone_s.append(_timed(lambda: _play_alone(core, LOAD.prompts(number, num_episodes, core.vocabulary))))  # noqa: B023
+        prompts = LOAD.prompts(100 + number, num_episodes, core.vocabulary)
+        ours_s.append(_timed(lambda: steps.extend(LOAD.play(engine, prompts))))  # noqa: B023
     stalls_s, reloads_s = [], []
     tensors = {name: tensor for path in folder.glob("*.safetensors") for name, tensor in load_file(path).items()}
     probe = engine.probe()
     for number in range(num_updates):
         reloads_s.append(_timed(lambda: core.load(number, tensors)))  # noqa: B023
         with _token_times(core) as times:
-            playing = threading.Thread(target=_play_episodes, args=(engine, _prompts(200 + number)))
+            playing = threading.Thread(target=LOAD.play, args=(engine, LOAD.prompts(200 + number, NUM_EPISODES)))
             playing.start()
-            while len(times) < NUM_ACTION_TOKENS // 2:
+            while len(times) < LOAD.num_action_tokens // 2:
                 time.sleep(0.01)
             before = len(times)
             engine.load(1 + number, tensors, expected_probe=probe)
@@ -240,7 +246,7 @@ def serve(folder: Path, dtype: str, num_rounds: int, num_updates: int, num_episo
         waits = np.diff(times)
         stalls_s.append(float(waits[before - 1 : after].max() - np.median(waits)))
     engine.close()
-    return Served(ours_s[1:], alone_s[1:], stalls_s, reloads_s, steps[: NUM_STEPS * 4])
+    return Served(ours_s[1:], alone_s[1:], stalls_s, reloads_s, steps[: LOAD.num_steps * 4])
 
 
 @contextlib.contextmanager
@@ -266,51 +272,20 @@ def _timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def _prompts(seed: int, num_episodes: int = NUM_EPISODES, num_tokens: int = 40_000) -> list[list[np.ndarray]]:
-    """Of each episode the prompts of its steps, of the first ``num_tokens`` tokens."""
-    rng = np.random.default_rng(seed)
-    found = []
-    for _ in range(num_episodes):
-        prompts = [rng.integers(100, num_tokens, NUM_PROMPT_TOKENS).astype(np.int32)]
-        while len(prompts) < NUM_STEPS:
-            new = rng.integers(100, num_tokens, NUM_NEW_PER_STEP).astype(np.int32)
-            last = prompts[-1]
-            prompts.append(np.concatenate([last[:-5], new, last[-5:]]))
-        found.append(prompts)
-    return found
-
-
-def _play_episodes(engine: Any, prompts: Sequence[Sequence[np.ndarray]]) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    from computerrl.actor.engines.base import GenerationRequest
-
-    said: list[list[Any]] = [[] for _ in prompts]
-
-    def play(number: int) -> None:
-        for prompt in prompts[number]:
-            said[number].append((prompt, engine.submit(GenerationRequest(prompt, 1.0, NUM_ACTION_TOKENS, frozenset())).result()))
-
-    threads = [threading.Thread(target=play, args=(number,)) for number in range(len(prompts))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return [(prompt, done.tokens, done.logprobs) for each in said for prompt, done in each]
-
-
 def _play_alone(core: Any, prompts: Sequence[Sequence[np.ndarray]]) -> None:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
     params = SamplingParams(
         temperature=1.0,
-        max_tokens=NUM_ACTION_TOKENS,
+        max_tokens=LOAD.num_action_tokens,
         ignore_eos=True,
         logprobs=0,
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
     llm = core._llm
-    for step in range(NUM_STEPS):
+    for step in range(LOAD.num_steps):
         for number, each in enumerate(prompts):
             llm.add_request(f"alone-{number}-{step}", {"prompt_token_ids": each[step].tolist()}, params)
     while llm.has_unfinished_requests():

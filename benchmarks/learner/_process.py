@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -32,12 +33,25 @@ class Measured:
     times: Any
     """`benchmarks.learner._sides.StepTimes`."""
     peak_bytes: int
+    """More than once the model was loaded."""
+    total_bytes: int
+    """The same peak with the model; on a CPU with the whole process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Sizes of a side."""
+
+    num_parameters: int
+    planned_bytes: int | None
+    """Of a step, estimated beforehand (`common.memory_plan`); None: not a side of ours."""
 
 
 def apart(call: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of ``call`` in a process of its own, whose memory goes with it."""
-    with _SPAWN.Pool(1) as pool:
-        return pool.apply(call, arguments)
+    """The result of ``call`` in a process of its own, whose memory goes with it. Raises its error, and `BrokenProcessPool` when
+    the process dies."""
+    with ProcessPoolExecutor(1, mp_context=_SPAWN, initializer=die_with_parent) as pool:
+        return pool.submit(call, *arguments).result()
 
 
 class SideProcess:
@@ -68,16 +82,38 @@ class SideProcess:
         """[A] for every step in order: the policy's log-probs of its action. Only ours answers this."""
         return self._ask("logprobs", groups)
 
+    def facts(self) -> Facts:
+        """Sizes of the side."""
+        return self._ask("facts", ())
+
     def _ask(self, what: str, groups: Sequence[TrajectoryGroup]) -> Any:
-        self._pipe.send((what, groups))
         try:
-            return self._pipe.recv()
-        except EOFError:
-            raise RuntimeError(f"the process of {self.name!r} has died; what it said is above") from None
+            self._pipe.send((what, groups))
+            answer = self._pipe.recv()
+        except (EOFError, BrokenPipeError):
+            raise RuntimeError(f"the process of {self.name!r} has died; its output is above") from None
+        if isinstance(answer, _Broken):
+            raise RuntimeError(f"{self.name}: {answer.reason}")
+        return answer
+
+
+@dataclass(frozen=True, slots=True)
+class _Broken:
+    """In place of an answer: the side has failed."""
+
+    reason: str
 
 
 def _serve(pipe: Connection, name: str, setting: Any, options: dict[str, Any] | None) -> None:
     die_with_parent()
+    try:
+        _answer(pipe, name, setting, options)
+    except Exception as error:  # the end of a process, whose parent gets the reason
+        pipe.send(_Broken(f"{type(error).__name__}: {error}"))
+        raise
+
+
+def _answer(pipe: Connection, name: str, setting: Any, options: dict[str, Any] | None) -> None:
     # TRL talks about versions of software that no part of this uses.
     warnings.simplefilter("ignore")
     os.environ["HF_HUB_OFFLINE"] = "1"
@@ -91,9 +127,13 @@ def _serve(pipe: Connection, name: str, setting: Any, options: dict[str, Any] | 
         if what == "logprobs":
             pipe.send(side.logprobs(groups))  # type: ignore[attr-defined]
             continue
+        if what == "facts":
+            num_parameters = sum(one.numel() for one in side.parameters().values())
+            pipe.send(Facts(num_parameters, getattr(side, "planned_bytes", None)))
+            continue
         memory.forget_peak()
         times = side.step(groups)
-        pipe.send(Measured(times, memory.peak() - loaded_bytes))
+        pipe.send(Measured(times, memory.peak() - loaded_bytes, memory.peak()))
 
 
 class _HostMemory:

@@ -23,6 +23,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from computerrl.common.config import AlgorithmConfig, LearnerConfig, ModelConfig, OptimizerConfig, RunConfig
+from computerrl.common.memory_plan import Recomputation, learner_parts
 from computerrl.common.messages import Step, TrajectoryGroup
 from computerrl.learner.algorithms import PolicyAges, PolicyOutputs, TrainBatch, make_algorithm
 from computerrl.learner.model.batching import make_packs
@@ -90,6 +91,8 @@ class Setting:
     top_layers: int | None = None
     """None: all are trained."""
     device: str = "cpu"
+    model: str = MODEL
+    """A built-in one or a folder."""
 
     def now(self) -> float:
         """Seconds, once everything that was asked of the device is done."""
@@ -101,7 +104,8 @@ class Setting:
 def make_side(name: str, setting: Setting, *, options: dict[str, Any] | None = None) -> Side:
     """``name``: ours, one of `_RECOMPUTATION`, padded, padded-1 (samples one by one) or trl. ``options``: more of the
     algorithm's; `num_minibatches`."""
-    torch.set_num_threads(NUM_THREADS)
+    if setting.device == "cpu":
+        torch.set_num_threads(NUM_THREADS)
     if name in _RECOMPUTATION:
         options = {**(options or {}), "activation_checkpointing": _RECOMPUTATION[name]}
         name = "ours"
@@ -134,10 +138,12 @@ def _config(setting: Setting, options: dict[str, Any]) -> RunConfig:
     num_minibatches = options.pop("num_minibatches", 1)
     activation_checkpointing = options.pop("activation_checkpointing", "auto")
     return RunConfig(
-        model=ModelConfig.model_validate({"name": MODEL, "dtype": setting.dtype, "trainable_top_layers": setting.top_layers}),
+        model=ModelConfig.model_validate(
+            {"name": setting.model, "dtype": setting.dtype, "trainable_top_layers": setting.top_layers}
+        ),
         learner=LearnerConfig(
             device=setting.device,
-            num_threads=NUM_THREADS,
+            num_threads=NUM_THREADS if setting.device == "cpu" else None,
             algorithm=AlgorithmConfig(options=options),
             optimizer=OptimizerConfig(lr=LR),
             num_minibatches=num_minibatches,
@@ -221,7 +227,7 @@ class _Ours:
         config = _config(setting, options)
         self._policy = load_policy(config)
         self._trainer = Trainer(config, self._policy)
-        self._clock = _Clock(setting.now)
+        self._config, self._clock = config, _Clock(setting.now)
         self._num_minibatches = config.learner.num_minibatches
         for name, note in (("forward", self._clock.forward), ("frozen_hidden", self._clock.frozen)):
             setattr(self._policy, name, self._clock.timed(getattr(self._policy, name), note))
@@ -234,6 +240,13 @@ class _Ours:
 
     def parameters(self) -> dict[str, torch.Tensor]:
         return self._policy.weights.masters
+
+    @property
+    def planned_bytes(self) -> int:
+        """Of a step, by the estimate that plans show and the learner chooses by."""
+        recomputation: Recomputation = "full" if self._policy._recomputes else "none"
+        parts = learner_parts(self._config, recomputation, on_card=self._config.learner.device == "cuda")
+        return int(sum(parts.values()))
 
     def step(self, groups: Sequence[TrajectoryGroup]) -> StepTimes:
         with self._clock.running() as times, self._counting() as counts:
@@ -283,7 +296,7 @@ class _Peer:
 
         self._now = setting.now
         self._device = torch.device(setting.device)
-        self._folder = ensure_model(MODEL)
+        self._folder = ensure_model(setting.model)
         self._model: Any = transformers.AutoModelForCausalLM.from_pretrained(
             self._folder, dtype=getattr(torch, setting.dtype), attn_implementation="sdpa"
         ).to(self._device)

@@ -83,41 +83,36 @@ class _Rounds:
 
 def run(quick: bool) -> list[dict[str, Any]]:
     """Rows of design section 6."""
-    return measure(quick, device="cpu")
-
-
-def measure(quick: bool, *, device: str) -> list[dict[str, Any]]:
-    """The same on another device: cpu or cuda."""
     from computerrl.benchmarks.learner._sides import Setting, missing_trl
 
-    absent, fast = missing_trl(), fast_dtype(device)
+    absent, fast = missing_trl(), fast_dtype("cpu")
     small = load_groups(num_groups=1, max_rollouts=2, max_steps=1)
     few = load_groups(num_groups=1, max_rollouts=2, max_steps=2)
     if quick:
         return [
-            *apart(gradient_rows, small, False, device),
-            *_compared(_Comparison(f"{_LABELS[fast]}, all layers", fast, None, 1), few, small, absent, device=device),
+            *apart(gradient_rows, small, False),
+            *_compared(_Comparison(f"{_LABELS[fast]}, all layers", fast, None, 1), few, small, absent),
         ]
     groups = load_groups(num_groups=2)
-    rows: list[dict[str, Any]] = apart(gradient_rows, small, absent is None, device)
+    rows: list[dict[str, Any]] = apart(gradient_rows, small, absent is None)
     if fast == "float32":
         comparison = _Comparison("bf16 without instructions for it, four steps", "bfloat16", None, 1)
-        rows += _compared(comparison, few, small, absent, device=device)
+        rows += _compared(comparison, few, small, absent)
     for comparison in _comparisons(fast):
-        rows += _compared(comparison, groups, small, absent, device=device)
+        rows += _compared(comparison, groups, small, absent)
     for label, options in _RECOMPUTED:
-        rows += _recomputation(label, options, groups, small, Setting(fast, device=device))
+        rows += _recomputation(label, options, groups, small, Setting(fast))
     return rows
 
 
 # --- gradients -----------------------------------------------------------------------------------------------------------
 
 
-def gradient_rows(groups: Sequence[TrajectoryGroup], trl: bool, device: str) -> list[dict[str, Any]]:
+def gradient_rows(groups: Sequence[TrajectoryGroup], trl: bool) -> list[dict[str, Any]]:
     """Relative difference of the gradient, all layers together, in float32. Raises `AssertionError` when it is not rounding."""
     from computerrl.benchmarks.learner._sides import Setting, gradients_of, make_side
 
-    setting = Setting("float32", device=device)
+    setting = Setting("float32")
     ours = make_side("ours", setting)
     groups = sampled(groups, ours.logprobs(groups))  # type: ignore[attr-defined]
     with gradients_of(ours) as found:
@@ -144,15 +139,13 @@ def _compared(
     groups: Sequence[TrajectoryGroup],
     small: Sequence[TrajectoryGroup],
     absent: str | None,
-    *,
-    device: str,
 ) -> list[dict[str, Any]]:
     from computerrl.benchmarks.learner._sides import Setting
 
-    setting = Setting(comparison.dtype, comparison.top_layers, device)
+    setting = Setting(comparison.dtype, comparison.top_layers)
     peers = [peer for peer in comparison.peers if peer != "trl" or absent is None]
     names = ["ours", *peers]
-    num_tokens = _num_tokens(groups)
+    num_tokens = count_tokens(groups)
     with SideProcess("ours", setting) as side:
         groups = sampled(groups, side.logprobs(groups))
     rounds = {name: _Rounds() for name in names}
@@ -259,7 +252,7 @@ def sampled(groups: Sequence[TrajectoryGroup], logprobs: Sequence[np.ndarray]) -
     return with_logprobs(groups, [(given + rng.normal(0.0, _DRIFT, len(given))).astype(np.float32) for given in logprobs])
 
 
-def _num_tokens(groups: Sequence[TrajectoryGroup]) -> int:
+def count_tokens(groups: Sequence[TrajectoryGroup]) -> int:
     steps = [step for group in groups for one in group.trajectories for step in one.steps]
     return sum(len(step.prompt_tokens) + len(step.action_tokens) for step in steps)
 

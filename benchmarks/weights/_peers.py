@@ -1,6 +1,6 @@
 """Baselines of `weights`: plain torch.distributed, one flat broadcast of all bytes, and one per tensor.
 
-A rank of such a group in a process of its own. Arguments: rank, world size, port, rounds, backend. Rank 0 prints JSON
+A rank of such a group in a process of its own. Arguments: rank, world size, port, rounds, backend, model. Rank 0 prints JSON
 lists of seconds for each way: from the first call until its last one is done, as our sender measures itself.
 """
 
@@ -22,12 +22,12 @@ def main() -> None:
     die_with_parent()
     torch.set_num_threads(1)
     rank, world_size, port, rounds = map(int, sys.argv[1:5])
-    backend = sys.argv[5]
+    backend, model = sys.argv[5:7]
     device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
     if backend == "nccl":
         torch.cuda.set_device(device)
     dist.init_process_group(backend, init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size)
-    tensors = [tensor.to(device) for tensor in model_tensors().values()]
+    tensors = [tensor.to(device) for tensor in model_tensors(model).values()]
     flat = torch.empty(sum(tensor.nbytes for tensor in tensors), dtype=torch.uint8, device=device)
 
     def one_flat() -> None:

@@ -1,4 +1,4 @@
-"""The tensors that `weights` sends: all of SmolLM2-135M in bfloat16, 269 MB."""
+"""The tensors that `weights` sends: all of a model in bfloat16, 269 MB of SmolLM2-135M."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from computerrl.learner.model_store import ensure_model
 MODEL = "smollm2-135m"
 
 
-def model_tensors() -> dict[str, torch.Tensor]:
-    """Hugging Face name -> tensor."""
+def model_tensors(model: str = MODEL) -> dict[str, torch.Tensor]:
+    """Hugging Face name -> tensor. ``model``: a built-in one or a folder."""
     found: dict[str, torch.Tensor] = {}
-    for path in sorted(ensure_model(MODEL).glob("*.safetensors")):
+    for path in sorted(ensure_model(model).glob("*.safetensors")):
         found |= load_file(path)
     return {name: tensor.to(torch.bfloat16) for name, tensor in found.items()}

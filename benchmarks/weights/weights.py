@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from computerrl import SOURCE_ROOT
-from computerrl.benchmarks.weights._tensors import model_tensors
+from computerrl.benchmarks.weights._tensors import MODEL, model_tensors
 from computerrl.common import log
 from computerrl.common.wire.transport import Server, create_keys
 from computerrl.learner.weights.files import WeightFiles
@@ -45,7 +45,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
     rounds = 3 if quick else 15
     rows: list[dict[str, Any]] = []
     for num_receivers in (1, 2) if quick else (1, 2, 4):
-        rows += broadcast_rows(tensors, num_receivers=num_receivers, rounds=rounds)
+        rows += broadcast_rows(num_receivers=num_receivers, rounds=rounds)
     rows += _file_rows(tensors, num_receivers=2, rounds=rounds)
     rows += [row for step in _STEPS for row in change_rows(tensors, step=step, num_receivers=2, rounds=min(rounds, 5))]
     return rows + _membership_rows(tensors, num_receivers=2 if quick else 4, rounds=rounds)
@@ -84,7 +84,10 @@ class _Run:
     def start(self, name: str) -> subprocess.Popen[str]:
         """A receiver that is about to ask for weights."""
         arguments = (str(self._folder / "keys"), self.sender.address, name, str(self._folder / "weights"))
-        gpu = str(1 + int(name.removeprefix("actor-").partition(":")[0]))
+        index = 1 + int(name.removeprefix("actor-").partition(":")[0])
+        # A job's own numbers of its GPUs, where it has been given some of a machine's.
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        gpu = visible[index] if index < len(visible) else str(index)
         process = subprocess.Popen(
             [sys.executable, "-m", "computerrl.benchmarks.weights._receiver", *arguments],
             stdin=subprocess.PIPE,
@@ -113,12 +116,12 @@ class _Run:
             time.sleep(0.001)
 
 
-def broadcast_rows(
-    tensors: dict[str, torch.Tensor], *, num_receivers: int, rounds: int, backend: str = "gloo"
-) -> list[dict[str, Any]]:
+def broadcast_rows(*, num_receivers: int, rounds: int, backend: str = "gloo", model: str = MODEL) -> list[dict[str, Any]]:
     """Ours beside plain torch.distributed. ``backend``: gloo, or nccl with a GPU for each receiver besides the sender's."""
+    device = "cuda" if backend == "nccl" else "cpu"
+    tensors = {name: tensor.to(device) for name, tensor in model_tensors(model).items()}
     stood, reached, sent = _updates(tensors, num_receivers=num_receivers, rounds=rounds, backend=backend)
-    peers = _peers(num_receivers, rounds, backend)
+    peers = _peers(num_receivers, rounds, backend, model)
     label = f"{_megabytes(tensors)}, {num_receivers} receiver{'s' if num_receivers > 1 else ''}, {backend}"
     flat, each = (statistics.median(peers[way]) for way in ("flat", "each"))
     return [
@@ -205,13 +208,13 @@ def _membership_rows(tensors: dict[str, torch.Tensor], *, num_receivers: int, ro
     ]
 
 
-def _peers(num_receivers: int, rounds: int, backend: str) -> dict[str, list[float]]:
+def _peers(num_receivers: int, rounds: int, backend: str, model: str) -> dict[str, list[float]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     world_size = num_receivers + 1
     command = [sys.executable, "-m", "computerrl.benchmarks.weights._peers"]
-    rest = (str(world_size), str(port), str(rounds), backend)
+    rest = (str(world_size), str(port), str(rounds), backend, model)
     ranks = [
         subprocess.Popen([*command, str(rank), *rest], stdout=subprocess.PIPE, text=True, cwd=SOURCE_ROOT)
         for rank in range(world_size)

@@ -254,17 +254,24 @@ def desktop(*, lists: bool, mcp: bool, **options: Any) -> None:
 @click.argument("name", required=False)
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the rows to this file.")
 @click.option("--quick", is_flag=True, help="End within a minute, with a wider spread.")
-def bench(name: str | None, json_file: Path | None, *, quick: bool) -> None:
+@click.option("--gpus", type=click.IntRange(1, 64), metavar="N", help="Of `gpu`: also check what needs N GPUs. Default: 1.")
+@click.option("--minutes", type=click.FloatRange(0.1, 120), help="Of `gpu`: time limit. Default: 4, with --gpus above 1 8.")
+@click.option("--part", multiple=True, metavar="PART", help="Of `gpu`: run this part alone; may be given several times.")
+def bench(name: str | None, json_file: Path | None, *, quick: bool, **options: Any) -> None:
     """Run benchmark NAME and print its table. Without NAME, list the benchmarks.
+
+    The exit code is 1 when a check failed. A check that was not run does not count.
 
     \b
     computerrl bench
     computerrl bench broker --help
     computerrl bench broker --quick
+    computerrl bench gpu --gpus 4 --json gpu.json
     """
     from computerrl.launch.commands.measure import run_bench
 
-    sys.exit(run_bench(name, json_file=json_file, quick=quick))
+    given = {option: value for option, value in options.items() if value}
+    sys.exit(run_bench(name, json_file=json_file, quick=quick, options=given))
 
 
 @click.command(cls=MeasuringCommand, kind="study", short_help="Run a study: the effect of a choice on training.")

@@ -1,20 +1,27 @@
 """`computerrl bench NAME` and `computerrl study NAME`: a benchmark measures speed, a study the effect of a choice on training.
 
-A benchmark is a file of a folder of benchmarks/ with a docstring and `run(quick: bool) -> list[dict]`. The rows are printed as a
-table and written as JSON; each has name, value, unit, spread, target, better ("lower" or "higher"), and where there is a baseline
-peer, peer_value, ratio. A study is a file of benchmarks/studies/ with a docstring and `run(folder: Path, *, quick: bool,
-num_seeds: int | None) -> None`, or an entry of the catalogue there. It writes a folder with data, a table and a plot. Files whose
-name begins with `_` are neither.
+A benchmark is a file of a folder of benchmarks/ with a docstring and `run(quick: bool, **options) -> Iterable[dict]`; its options
+are those of the command line that it names. The rows are printed as a table and written as JSON, with the machine and the commit.
+Each has name, value, unit, spread, target, better ("lower" or "higher"), where there is a baseline peer, peer_value, ratio, and
+where it is a check state ("passed", "failed" or "not run") and reason. Rows of a generator are printed and written one by one, so
+that a call that is broken off leaves what it had.
+
+A study is a file of benchmarks/studies/ with a docstring and `run(folder: Path, *, quick: bool, num_seeds: int | None) -> None`,
+or an entry of the catalogue there. It writes a folder with data, a table and a plot. Files that begin with `_` are neither.
 """
 
 from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import json
+import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,7 +33,7 @@ if TYPE_CHECKING:
 
 BENCHMARKS = PACKAGE / "benchmarks"
 STUDIES = BENCHMARKS / "studies"
-COLUMNS = ("name", "value", "unit", "spread", "target", "better", "peer", "peer_value", "ratio")
+COLUMNS = ("name", "value", "unit", "spread", "target", "better", "peer", "peer_value", "ratio", "state", "reason")
 Kind = Literal["benchmark", "study"]
 
 
@@ -107,27 +114,66 @@ def _with_model(name: str, model: str) -> Comparison:
     return design.with_model(str(Path(model).resolve()) if Path(model).is_dir() else model)
 
 
-def run_bench(name: str | None, *, json_file: Path | None, quick: bool) -> int:
-    """Run ``name``, or list all benchmarks when it is None. Returns the exit code. Raises `ConfigError` for an unknown name.
+def run_bench(name: str | None, *, json_file: Path | None, quick: bool, options: Mapping[str, Any] | None = None) -> int:
+    """Run ``name`` with ``options``, or list all benchmarks when it is None. Returns the exit code.
 
-    The exit code is 1 when a row misses its target and the module has `GUARANTEED = True`.
+    It is 1 when a row's state is "failed", and when a row misses its target and the module has `GUARANTEED = True`. Raises
+    `ConfigError` for an unknown name, and for an option that the benchmark does not have.
     """
     if name is None:
         _print_list("benchmark")
         return 0
     _require("benchmark", name)
-    module = _module("benchmark", name)
+    module, options = _module("benchmark", name), options or {}
+    _require_options(name, module, options)
+    about = _about(name, quick=quick) if json_file is not None else {}
     started = time.perf_counter()
-    rows = [complete(row) for row in module.run(quick)]
+    rows: list[dict[str, Any]] = []
+    found = module.run(quick, **options)
+    for row in found:
+        rows.append(complete(row))
+        if isinstance(found, Iterator):
+            print(describe(rows[-1]), flush=True)
+            _write_rows(json_file, about, rows)
     print_rows(name, rows, took_s=time.perf_counter() - started, quick=quick)
+    _write_rows(json_file, about, rows)
     if json_file is not None:
-        from computerrl.launch.plan.machine import inspect_machine, package_versions
-
-        machine = {**inspect_machine().as_dict(), "versions": package_versions()}
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(json.dumps({"machine": machine, "benchmark": name, "quick": quick, "rows": rows}, indent=2) + "\n")
         print(f"rows: {json_file}")
-    return int(getattr(module, "GUARANTEED", False) and any(meets(row) is False for row in rows))
+    misses = getattr(module, "GUARANTEED", False) and any(meets(row) is False for row in rows)
+    return int(misses or any(row["state"] == "failed" for row in rows))
+
+
+def _require_options(name: str, module: Any, options: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for options that ``module`` does not name."""
+    known = inspect.signature(module.run).parameters
+    unknown = [option for option in options if option not in known]
+    if unknown:
+        reason = f"the benchmark {name} has no such option"
+        raise ConfigError([Problem(f"--{option.replace('_', '-')}", reason, "leave it out") for option in unknown])
+
+
+def _about(name: str, *, quick: bool) -> dict[str, Any]:
+    """Head of a file of rows: where, when, of which commit and by which command they were measured."""
+    from computerrl.common.clock import unix_now
+    from computerrl.common.host import torch_cuda
+    from computerrl.common.run_files.run_folder import versions
+    from computerrl.launch.plan.machine import gpu_driver, inspect_machine, package_versions
+
+    machine = inspect_machine().as_dict() | {"gpu_driver": gpu_driver(), "cuda": torch_cuda(), "versions": package_versions()}
+    return {
+        "machine": machine,
+        "commit": versions()["commit"],
+        "date": datetime.fromtimestamp(unix_now(), UTC).isoformat(timespec="seconds"),
+        "command": shlex.join(["computerrl", *sys.argv[1:]]),
+        "benchmark": name,
+        "quick": quick,
+    }
+
+
+def _write_rows(json_file: Path | None, about: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
+    if json_file is not None:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_text(json.dumps({**about, "rows": rows}, indent=2) + "\n")
 
 
 def complete(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,6 +209,9 @@ def print_rows(name: str, rows: Sequence[Mapping[str, Any]], *, took_s: float, q
     table.add_column("name")
     for title in ("value", "unit", "spread", "target", "peer", "peer value", "ratio"):
         table.add_column(title, justify="left" if title in ("unit", "peer") else "right", no_wrap=True)
+    has_states = any(row["state"] for row in rows)
+    if has_states:
+        table.add_column("state", no_wrap=True)
     for row in rows:
         style = {True: "green", False: "red", None: ""}[meets(row)]
         target = "" if row["target"] is None else f"{'<=' if row['better'] == 'lower' else '>='} {_number(row['target'])}"
@@ -170,8 +219,27 @@ def print_rows(name: str, rows: Sequence[Mapping[str, Any]], *, took_s: float, q
             target += " missed"
         value = f"[{style}]{_number(row['value'])}[/]" if style else _number(row["value"])
         cells = [str(row["name"]), value, row["unit"] or "", _number(row["spread"]), target]
-        table.add_row(*cells, row["peer"] or "", _number(row["peer_value"]), _number(row["ratio"]))
+        cells += [row["peer"] or "", _number(row["peer_value"]), _number(row["ratio"])]
+        table.add_row(*cells, *([row["state"] or ""] if has_states else []))
     Console(width=None if sys.stdout.isatty() else _LOG_WIDTH).print(table)
+    for row in rows:
+        if row["reason"]:
+            print(f"{row['state'] or 'note'}: {row['name']}: {row['reason']}")
+    if has_states:
+        counts = Counter(row["state"] for row in rows)
+        print(", ".join(f"{counts[state]} {state}" for state in ("passed", "failed", "not run")))
+
+
+def describe(row: Mapping[str, Any]) -> str:
+    """One line about a complete row, for a terminal on which the table is not there yet."""
+    parts = [f"{row['name']}:"]
+    if row["value"] is not None:
+        parts.append(f"{_number(row['value'])} {row['unit'] or ''}".rstrip())
+    if row["peer_value"] is not None:
+        parts.append(f"({row['peer']}: {_number(row['peer_value'])})")
+    if row["state"]:
+        parts.append(row["state"])
+    return " ".join(parts) + (f", {row['reason']}" if row["reason"] else "")
 
 
 def _number(value: Any) -> str:

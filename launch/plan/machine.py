@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+import re
+import shutil
+import subprocess
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -66,6 +69,20 @@ def visible_gpus(machine: Machine) -> tuple[str, ...]:
     if given is None:
         return tuple(str(number) for number in range(len(machine.gpus)))
     return tuple(name.strip() for name in given.split(",") if name.strip() not in ("", "-1"))
+
+
+def gpu_driver() -> str:
+    """Version of the NVIDIA driver; empty where there is none."""
+    # Such as "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build".
+    found = re.search(r"Kernel Module.*?\s(\d+\.\d[\d.]*)", read_fact("/proc/driver/nvidia/version"))
+    if found is not None:
+        return found[1]
+    if shutil.which("nvidia-smi") is None:
+        return ""
+    # Some containers pass the device nodes on and not the driver's folder in /proc.
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    return done.stdout.strip().partition("\n")[0] if done.returncode == 0 else ""
 
 
 def _num_cores() -> int:
