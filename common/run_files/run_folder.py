@@ -168,9 +168,11 @@ def versions() -> dict[str, str]:
 
 
 def _commit() -> str:
+    # A bundle's script sets it: an installed package has no repository.
+    given = os.environ.get("COMPUTERRL_COMMIT", "unknown")
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return "unknown"
-    return done.stdout.strip() if done.returncode == 0 else "unknown"
+        return given
+    return done.stdout.strip() if done.returncode == 0 else given

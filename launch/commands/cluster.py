@@ -285,7 +285,11 @@ def logs(run: Path, processes: tuple[str, ...], *, follow: bool, lines: int, lev
 @click.argument("out", type=click.Path(path_type=Path, file_okay=False), metavar="OUT_FOLDER")
 @click.option("--image", default="core", show_default=True, help="Desktop image: a recipe's name, a path, or none.")
 @click.option("--model", default="smollm2-135m", show_default=True, help="Name of a built-in model, or a model folder.")
-def bundle(out: Path, *, image: str, model: str) -> None:
+@click.option("--gpu-check", is_flag=True, help="In place of all that, what `computerrl bench gpu` needs beside torch and vllm.")
+@click.option(
+    "--pieces", "pieces_mb", type=click.IntRange(1), metavar="MB", help="With --gpu-check: also cut it into such files."
+)
+def bundle(out: Path, *, image: str, model: str, gpu_check: bool, pieces_mb: int | None) -> None:
     """Collect in OUT_FOLDER the files for a site without internet: packages, project, desktop image, model, and install.sh.
 
     Run this on a machine of the same kind (Linux release, Python version, processor) with internet, after `computerrl setup`.
@@ -295,7 +299,22 @@ def bundle(out: Path, *, image: str, model: str) -> None:
     computerrl bundle /media/disk/computerrl --model models/my-model
     cd /media/disk/computerrl
     ./install.sh ~/computerrl          (checks every file first)
+
+    With --gpu-check nothing is downloaded: wheels are made of what is installed here. The other machine must have torch's CUDA
+    build for the same Python release; without vllm the parts with vLLM are not run:
+
+    \b
+    computerrl bundle gpu --gpu-check --pieces 60
+    cat gpu.tar.* | tar -x             (there, where pieces arrived)
+    gpu/gpu_check.sh --quick           (options of computerrl bench gpu)
     """
+    if gpu_check:
+        from computerrl.launch.setup.gpu_bundle import make_gpu_bundle
+
+        make_gpu_bundle(out, pieces_mb=pieces_mb, say=click.echo)
+        return
+    if pieces_mb is not None:
+        raise click.UsageError("--pieces is for --gpu-check")
     from computerrl.launch.setup.bundle import make_bundle
 
     make_bundle(out, image=None if image == "none" else image, model=model, say=click.echo)
