@@ -80,6 +80,9 @@ def _llm_alone(sizes: Sizes) -> Any:
     one = sizes.vllm
     _compile_anew(sizes, "alone")
     prepare_environment(None)
+    if sizes.is_gpu:
+        # By default vLLM has its engine in a process of its own, beside the one that asks.
+        del os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"]
     from vllm import LLM
 
     options: dict[str, Any] = {"gpu_memory_utilization": sizes.gpu_memory, "enforce_eager": one.is_eager}

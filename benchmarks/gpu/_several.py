@@ -16,7 +16,7 @@ from computerrl.benchmarks.learner._process import apart
 
 _CHANGED = (".o_proj.weight", ".down_proj.weight")
 """Ends of names of weights that are other ones in updates, in all layers; the final norm's signs change too."""
-_NORM_FACTOR = -4.0
+_NORM_FACTOR = -2.0
 
 
 def broadcast_part(sizes: Sizes) -> Iterator[Row]:

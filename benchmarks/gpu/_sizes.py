@@ -96,7 +96,7 @@ class Sizes:
     """Of a rollout; None: all."""
     update_rounds: int = 3
     image_rounds: int = 2
-    part_limit_s: float = 150.0
+    part_limit_s: float = 300.0
     """A part that takes longer hangs: it is ended, and failed."""
     gpu_memory: float = 0.6
     """vLLM's share of the GPU."""

@@ -34,7 +34,10 @@ from computerrl.benchmarks.gpu import _checks, _engines, _learner, _several
 from computerrl.benchmarks.gpu._battery import Part, Stage, run_stages
 from computerrl.benchmarks.gpu._rows import Row
 from computerrl.benchmarks.gpu._sizes import FULL, QUICK, Sizes
+from computerrl.benchmarks.learner._process import apart
 from computerrl.common.errors import ConfigError, Problem
+from computerrl.common.models.folder import is_model_folder, model_folder
+from computerrl.learner.model_store import ensure_model
 
 _MINUTES = 4.0
 _MODELS = "models"
@@ -60,7 +63,12 @@ def run(quick: bool, *, gpus: int = 1, minutes: float | None = None, part: Seque
 
 
 def play(stages: Sequence[Stage], sizes: Sizes, *, limit_s: float, num_gpus: int) -> Iterator[Row]:
-    """``stages`` with a folder for their models. ``num_gpus``: GPUs that there are."""
+    """``stages`` with a folder for their models. ``num_gpus``: GPUs that there are. Raises `SetupError` where the package with
+    the models is not installed."""
+    for name in sorted({sizes.checked_model, "tiny-random"}):
+        if not is_model_folder(model_folder(name)):
+            # Here, once: parts that begin at the same time would each make it.
+            apart(ensure_model, name)
     with tempfile.TemporaryDirectory(prefix="computerrl-gpu-") as folder:
         yield from run_stages(stages, replace(sizes, models=Path(folder)), limit_s=limit_s, num_gpus=num_gpus)
 

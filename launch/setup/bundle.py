@@ -30,7 +30,7 @@ from computerrl.env_server.image.host import run_logged
 from computerrl.launch.setup.package_plan import torch_ways
 from computerrl.launch.setup.packages import LISTS, pinned
 
-SUMS_FILE, INSTALL_FILE = "SHA256SUMS", "install.sh"
+SUMS_FILE, INSTALL_FILE, SOURCE_FILE = "SHA256SUMS", "install.sh", "source.tar.gz"
 _CHUNK = 1 << 20
 _PACKAGES = ("actor", "benchmarks", "broker", "common", "computerrl", "configs", "docs", "env_server", "launch", "learner")
 _FILES = ("LICENSE", "Makefile", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", *LISTS.values(), "pyproject.toml", "setup.cfg")
@@ -48,7 +48,7 @@ def make_bundle(out: Path, *, image: str | None, model: str, say: Say) -> Path:
         raise SetupError(Problem(str(out), f"{free_mb} MiB are free, a bundle takes about {_MIN_FREE_MB}", "choose another disk"))
     for what, work in (
         ("wheels", lambda: _wheels(out, say)),
-        ("source", lambda: _source(out)),
+        ("source", lambda: pack_source(out)),
         ("image", lambda: _image(out, image) if image is not None else "none asked for"),
         ("model", lambda: _model(out, model)),
     ):
@@ -95,11 +95,11 @@ def _torch_wheels(folder: Path, log: Path) -> None:
                 raise
 
 
-def _source(out: Path) -> str:
-    """What git tracks or, in a tree that git does not know, the packages."""
+def pack_source(out: Path) -> str:
+    """Write `SOURCE_FILE` into ``out``: what git tracks or, in a tree that git does not know, the packages."""
     listed = subprocess.run(["git", "-C", SOURCE_ROOT, "ls-files", "-z"], capture_output=True, text=True, check=False)
     names = [name for name in listed.stdout.split("\0") if name] if listed.returncode == 0 else [*_PACKAGES, *_FILES]
-    with tarfile.open(out / "source.tar.gz", "w:gz", compresslevel=6) as archive:
+    with tarfile.open(out / SOURCE_FILE, "w:gz", compresslevel=6) as archive:
         for name in names:
             if (SOURCE_ROOT / name).exists():
                 archive.add(SOURCE_ROOT / name, arcname=f"computerrl/{name}", filter=_clean)

