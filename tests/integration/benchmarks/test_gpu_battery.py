@@ -19,7 +19,7 @@ from computerrl.launch.commands.main import cli
 from computerrl.launch.commands.measure import complete
 from computerrl.learner.model.attention_varlen import VarlenLayout
 from computerrl.learner.model.batching import make_packs
-from tests.support.battery_parts import dying, hanging, passing, raising
+from tests.support.processes.battery_parts import dying, hanging, passing, raising
 from tests.unit.learner.model.test_attention_varlen import CPU, slow_kernel
 from tests.unit.learner.model.test_batching_packs import branching_samples
 

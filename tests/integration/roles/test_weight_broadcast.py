@@ -22,7 +22,7 @@ from computerrl.learner.weights.files import WeightFiles
 from computerrl.learner.weights.sender import WeightSender
 from tests.support.tiers import one_in
 
-PROCESS = Path(__file__).parents[2] / "support" / "weight_process.py"
+PROCESS = Path(__file__).parents[2] / "support" / "processes" / "weight_process.py"
 ROOT = PROCESS.parents[2]
 NUM_TENSORS = 6
 TIMEOUT_S = 3.0
