@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from computerrl.actor.engines.vllm_parts.known import torchvision_problem
 from computerrl.benchmarks.engines.rollout import logprobs_of, sample_of
-from computerrl.benchmarks.gpu._rows import GAP_GOALS, Row, gap_row, measured
+from computerrl.benchmarks.gpu._rows import GAP_GOALS, Row, gap_row, measured, unmeasured
 from computerrl.benchmarks.learner._process import apart
 from computerrl.common.messages import ScreenshotRef, content_hash
 
@@ -118,6 +119,10 @@ def image_rows(size: Size, folder: Path, *, device: str, dtype: str, rounds: int
     """Rows of design section 6. ``folder``: an empty one for the model and the learner's images."""
     model = folder / "model"
     apart(save_random_model, size, model, device, dtype)
+    problem = torchvision_problem(model)
+    if problem is not None:
+        yield unmeasured("pictures", "not run", problem.reason)
+        return
     served: Served = apart(serve, model, size.screen, dtype, rounds)
     what = f"{size.model_type} of random weights, {dtype}, one screen of {size.screen[0]} x {size.screen[1]} a prompt"
     speed = f"action tokens/s of vLLM, {NUM_REQUESTS} requests with new images: {what}"

@@ -1,6 +1,7 @@
 """GPUs: checks that learner and engines are right on CUDA, and their speeds beside padded transformers and vLLM alone.
 
-In this order, each part in a process of its own, and all of it within four minutes on one GPU of 80 GB (--minutes):
+The parts run in this order, each in a process of its own. The call ends after four minutes, with --gpus after eight (--minutes);
+parts that did not fit are named. The first model of `learner` takes 42 GiB of a GPU, and is left out on a smaller one.
 
 attention, gradient, ranks, loop: the variable-length flash kernel and a step's gradient in bfloat16 against float32; FSDP2 over
 NCCL with one rank beside one process; the whole loop in one process, on imitated desktops.

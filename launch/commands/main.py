@@ -255,7 +255,7 @@ def desktop(*, lists: bool, mcp: bool, **options: Any) -> None:
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the rows to this file.")
 @click.option("--quick", is_flag=True, help="End within a minute, with a wider spread.")
 @click.option("--gpus", type=click.IntRange(1, 64), metavar="N", help="Of `gpu`: also check what needs N GPUs. Default: 1.")
-@click.option("--minutes", type=click.FloatRange(0.1, 120), help="Of `gpu`: time limit. Default: 4, with --gpus above 1 8.")
+@click.option("--minutes", type=click.FloatRange(0.1, 120), metavar="N", help="Of `gpu`: time limit. Default: 4, with --gpus 8.")
 @click.option("--part", multiple=True, metavar="PART", help="Of `gpu`: run this part alone; may be given several times.")
 def bench(name: str | None, json_file: Path | None, *, quick: bool, **options: Any) -> None:
     """Run benchmark NAME and print its table. Without NAME, list the benchmarks.

@@ -62,6 +62,7 @@ WRONG_NAMES = [
     ["logs", "nope"],
     ["simulate", "--from-run", "nope"],
     ["bench", "nope"],
+    ["bench", "gpu_check"],
     ["study", "nope"],
     ["tain"],
     ["train", "quickstart", "--learner.max_age=2"],
