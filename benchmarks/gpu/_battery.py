@@ -27,8 +27,8 @@ from computerrl.common import log
 from computerrl.common.lifecycle import die_with_parent
 
 _SPAWN = multiprocessing.get_context("spawn")
-_END_TIMEOUT_S = 10.0
-"""Time that the process of a part has to end after its last row; then it is killed."""
+_END_TIMEOUT_S = 2.0
+"""Time that the process of a part has to end after its last row; then it is killed. Some of vLLM's take long over it."""
 
 Rows = Callable[[Sizes], Iterator[Row]]
 

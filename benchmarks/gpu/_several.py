@@ -16,6 +16,7 @@ from computerrl.benchmarks.learner._process import apart
 
 _CHANGED = (".o_proj.weight", ".down_proj.weight")
 """Ends of names of weights that are other ones in updates, in all layers; the final norm's signs change too."""
+_MAX_TOKENS = 256
 _NORM_FACTOR = -2.0
 
 
@@ -36,21 +37,21 @@ def split_part(sizes: Sizes) -> Iterator[Row]:
     from computerrl.actor.engines.vllm_engine import make_vllm_engine
     from computerrl.common.weight_plan import PROBE_TOLERANCE, probe_difference
 
-    one = sizes.vllm
-    folder = one.model.folder(sizes.models)
-    num_parts = _parts(sizes)
+    # In a process of its own: vLLM starts its workers by another way where this one has used the GPU.
+    folder = apart(sizes.split.folder, sizes.models)
+    num_parts = _num_parts(sizes)
     changed = _changed_folder(folder, sizes.models / "changed")
     expected, expected_after = (apart(learner_probe, path, sizes.dtype, sizes.device) for path in (folder, changed))
     limit, change = PROBE_TOLERANCE[sizes.dtype], probe_difference(expected, expected_after)
     if not change > 2 * limit:
         raise RuntimeError(f"other weights change the probe by {change:.3g} alone: an update that did nothing would pass")
-    what = f"vLLM in {num_parts} parts, {one.model.name}, {sizes.dtype}"
+    what = f"vLLM in {num_parts} parts, {sizes.split.name}, {sizes.dtype}"
     engine = make_vllm_engine(
         folder,
         decode=lambda _: "",
         dtype=sizes.dtype,
         num_live=4,
-        max_tokens=one.load.max_tokens,
+        max_tokens=_MAX_TOKENS,
         seed=0,
         num_threads=None,
         gpu_memory=sizes.gpu_memory,
@@ -69,9 +70,10 @@ def split_part(sizes: Sizes) -> Iterator[Row]:
         engine.close()
 
 
-def _parts(sizes: Sizes) -> int:
+def _num_parts(sizes: Sizes) -> int:
     """The most parts, of as many GPUs as there are, into which the model's heads can be divided."""
-    shape = sizes.vllm.model.shape or {"num_attention_heads": 9, "num_key_value_heads": 3}
+    shape = sizes.split.shape
+    assert shape is not None, "the heads of a random model are known"
     heads = (shape["num_attention_heads"], shape["num_key_value_heads"])
     return max(number for number in range(1, sizes.num_gpus + 1) if all(count % number == 0 for count in heads))
 

@@ -85,6 +85,8 @@ class Sizes:
     learner: tuple[Model, ...]
     vllm: EngineSizes
     transformers: EngineSizes
+    split: Model
+    """Of vLLM in parts: its heads can be divided."""
     screens: Size
     learner_steps: int = 3
     """Besides one that warms up."""
@@ -152,6 +154,7 @@ FULL = Sizes(
     learner=(WIDE, SMOLLM2),
     vllm=EngineSizes(WIDE, _LOAD, episodes=(16, 64, 256), rounds=2),
     transformers=EngineSizes(SMOLLM2, _LOAD, episodes=(16, 64), rounds=2),
+    split=WIDE,
     screens=WIDE_SCREENS,
 )
 QUICK = replace(
@@ -168,6 +171,7 @@ TINY = Sizes(
     learner=(Model("tiny-random"),),
     vllm=_TINY_ENGINE,
     transformers=_TINY_ENGINE,
+    split=_NARROW,
     screens=TINY_SCREENS,
     learner_steps=1,
     num_groups=1,
