@@ -54,7 +54,11 @@ def small_groups(sizes: Sizes) -> list[TrajectoryGroup]:
 
 
 def attention_part(sizes: Sizes) -> Iterator[Row]:
-    """The variable-length kernel and attention block by block against float32."""
+    """The variable-length kernel and attention block by block against float32; before that, the GPU's name and memory."""
+    if sizes.is_gpu:
+        # Some containers hide the driver's folder, from which the head of the JSON file has its names.
+        card = torch.cuda.get_device_properties(0)
+        yield {"name": f"GPU: {card.name}", "value": card.total_memory / 2**30, "unit": "GiB"}
     yield from attention_checks(*_attention(sizes), device=sizes.device, dtype=getattr(torch, sizes.dtype))
 
 

@@ -8,8 +8,10 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from computerrl.common.errors import SetupError
+from computerrl.launch.commands.main import cli
 from computerrl.launch.setup import gpu_bundle
 from computerrl.launch.setup.gpu_bundle import cut, needed_packages, repack
 
@@ -56,6 +58,11 @@ def test_repacked_wheel_is_installed_by_pip_without_an_index(tmp_path: Path) -> 
         check=True,
     )
     assert where.stdout.startswith(f"[1] {tmp_path}")
+
+
+def test_pieces_are_for_the_bundle_of_the_battery_alone(tmp_path: Path) -> None:
+    ended = CliRunner().invoke(cli, ["bundle", str(tmp_path / "out"), "--pieces", "5"])
+    assert ended.exit_code == 2 and "--pieces is for --gpu-check" in ended.output
 
 
 def test_pieces_hold_the_folder_and_none_is_too_large(tmp_path: Path) -> None:
