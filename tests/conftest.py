@@ -69,6 +69,7 @@ SHARING_FILES = {
         "test_vlc_tools",
         "test_writer_tools",
     ),
+    "desktop-osworld": ("test_code_on_desktop", "test_tools_image"),
 }
 """Files that play on a worker's shared desktop, by its image: one worker plays all of them."""
 LONGEST_FIRST = (

@@ -7,6 +7,7 @@ keeps its number while it stays, and content comes before toolbars and menus.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -61,6 +62,8 @@ _DOCUMENT_ROLES = frozenset(
     {"document-web", "document-spreadsheet", "document-text", "document-presentation", "document-frame", "directory-pane"}
 )
 _DIALOG_ROLES = frozenset({"dialog", "alert", "file-chooser", "font-chooser", "color-chooser"})
+_ICONS = re.compile("[\ue000-\uf8ff]+")
+"""Letters of private use, which pages draw icons with."""
 _POPUP_ROLES = frozenset({"window", "popup-menu"})
 
 
@@ -173,7 +176,7 @@ def _depth_first(children: Mapping[int, list[int]], nodes: Sequence[TreeNode]) -
 def _text(node: TreeNode, index: int, nodes: Sequence[TreeNode], children: Mapping[int, list[int]]) -> str:
     if node.text is not None:
         return node.text
-    name = node.name.strip()
+    name = _ICONS.sub("", node.name).strip()
     if node.role == "table-cell" and any(nodes[child].role in _OPERATED_ROLES for child in children.get(index, [])):
         return ""
     if not name and node.role in ("table-cell", "button", "toggle-button"):

@@ -39,6 +39,11 @@ RECIPES = Path(__file__).parent
 _BUILDER_REVISION = 1
 """Raise it when this file changes in a way that makes other images from the same recipe."""
 
+_CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
+"""Those that this machine trusts: a site's proxy may sign what npm downloads."""
+_BORROWED_CERTIFICATES = "/root/certificates-of-the-builder.crt"
+"""Their place in the new root, while it is built."""
+
 _AFTER_PACKAGES = "# ---- AFTER PACKAGES ----"
 _STEPS = {
     "running --setup-hook in shell: sh -c 'cp -a": "copying the image it starts from",
@@ -49,7 +54,7 @@ _STEPS = {
     "installing essential packages": "installing the base system",
     "installing remaining packages": "installing the desktop and its applications",
     "running --customize-hook in shell: sh -c 'APT_CONFIG": "installing more applications",
-    "running --customize-hook in shell: sh -c 'chroot": "finishing",
+    "running --customize-hook in shell: sh -c 'NODE_EXTRA_CA_CERTS": "finishing",
     "cleaning package lists": "cleaning up",
 }
 """What mmdebstrap says at each step -> what we say."""
@@ -191,7 +196,8 @@ def _mmdebstrap(recipe: Recipe, root: Path, *, base: Path | None, mirror: str) -
         '--aptopt=APT::Install-Recommends "false"',
         '--aptopt=Acquire::Languages "none"',
         # Inline, not a script's path: under another user id of our own range, our folders are closed.
-        f'--customize-hook=chroot "$1" /bin/sh -euc {shlex.quote(recipe.finish)}',
+        f'--customize-hook=NODE_EXTRA_CA_CERTS={_BORROWED_CERTIFICATES} chroot "$1" /bin/sh -euc {shlex.quote(recipe.finish)}',
+        f'--customize-hook=rm -f "$1{_BORROWED_CERTIFICATES}"',
         f"--keyring={DEBIAN_KEYRING}",
         # It would empty /etc/machine-id again.
         "--skip=cleanup/reproducible",
@@ -216,12 +222,13 @@ def _from_folder(recipe: Recipe, base: Path, *, mirror: str) -> list[str]:
     sources = shlex.quote(f"deb {mirror} {recipe.release} main")
     # The copy brings the archive and the name servers of the day on which it was made.
     refresh = f'echo {sources} > "$1/etc/apt/sources.list" && cp /etc/resolv.conf "$1/etc/resolv.conf"'
+    trust = f'! [ -e {_CERTIFICATES} ] || cp {_CERTIFICATES} "$1{_BORROWED_CERTIFICATES}"'
     chrooted = '-oDir::Bin::dpkg=env -oDPkg::Options::=--unset=TMPDIR -oDPkg::Options::=dpkg -oDPkg::Chroot-Directory="$1"'
     install = f'APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" apt-get {chrooted} -y install {shlex.join(recipe.packages)}'
     source = shlex.quote(str(base))
     # Under another user id the folder is closed: only mmdebstrap's own pipe leads there, at a third of the speed.
     copy = [f'--setup-hook=cp -a {source}/. "$1"'] if is_root() else [f"--setup-hook=sync-in {source} /"]
-    return ["--variant=custom", *copy, f"--setup-hook={refresh}", f"--customize-hook={install}"]
+    return ["--variant=custom", *copy, f"--setup-hook={refresh}", f"--setup-hook={trust}", f"--customize-hook={install}"]
 
 
 def _require_builder(recipe: Recipe, *, log: Path, progress: Progress) -> None:

@@ -183,7 +183,7 @@ def run_check(
     untouched.
     """
     from computerrl.common.config import RunConfig, TasksConfig, load_config
-    from computerrl.env_server.tasks.osworld.abilities import DEFAULT_APPS, abilities_of
+    from computerrl.env_server.tasks.osworld.abilities import abilities_of
     from computerrl.env_server.tasks.osworld.check import check_folder
     from computerrl.env_server.tasks.osworld.families import missing_readers
 
@@ -192,7 +192,7 @@ def run_check(
     if play and apps:
         raise ConfigError([Problem("--app", "does not go with --play", "leave out --app, or --play")])
     desktops = _desktops(config_file, image)
-    abilities = abilities_of(desktops.image, apps=frozenset(apps) if apps else DEFAULT_APPS)
+    abilities = abilities_of(desktops.image, apps=frozenset(apps))
     missing = missing_readers()
     if missing:
         click.echo(f"expected files are not read: {', '.join(missing)} not installed (make setup WITH=osworld)", err=True)

@@ -1,18 +1,30 @@
-"""Visual Studio Code, driven by its own command ``code``. No image of ours has it; one that has it works with this."""
+"""Visual Studio Code, driven by its own command ``code``.
+
+In the image `osworld` the command is a program of ours (`osworld.def`): code-server runs the editor, and Chromium shows it. Both
+are programs of the desktop here, so that a judge who ends an agent's programs leaves them alone.
+"""
 
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..faults import Refused
-from .on_demand import OnDemandApp, Tools
+from ..faults import DesktopError, Refused
+from ..processes import Program
+from ..web import chromium
+from .on_demand import OnDemandApp, Surroundings, Tools
 
 _COMMAND = "code"
 _CALL_LIMIT_S = 8.0
+_SHOW_LIMIT_S = 10.0
+"""Time for a file or a folder to be named in the window's title."""
+_UNLOADED = "127.0.0.1"
+"""Beginning of the title of a window that shows no editor yet."""
 _EXISTING = frozenset({"path", "file1", "file2", "folder", "file_path", "path1", "path2", "base"})
 """Parameters that name what has to be there."""
 
@@ -25,46 +37,69 @@ class Code(OnDemandApp):
     program_file = _COMMAND
     runs_programs = True
 
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._server = Program(
+            "code-server",
+            [_COMMAND, "serve-web"],
+            env=around.env,
+            log_folder=around.log_folder,
+            folder=around.folder.root,
+        )
+
     @cached_property
     def tools(self) -> CodeTools:
         """See `CodeTools`."""
         return CodeTools(self)
 
     def arguments(self) -> Sequence[str]:
-        """In the foreground, readable for the accessibility bus, no questions."""
-        return [
-            "--wait",
-            "--new-window",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--force-renderer-accessibility",
-            "--disable-telemetry",
-            "--disable-updates",
-            "--disable-workspace-trust",
-            "--skip-welcome",
-            "--skip-release-notes",
-            *self.places(),
-        ]
+        """One window, in the foreground."""
+        return ["--wait", "--new-window", *(flag for flag in chromium.FLAGS if flag != chromium.PIPE)]
 
-    def places(self) -> list[str]:
-        """Where its settings and extensions lie."""
-        return [f"--user-data-dir={self.home / '.config/Code'}", f"--extensions-dir={self.home / '.vscode/extensions'}"]
+    def environment(self) -> Mapping[str, str]:
+        """The command has no server to start."""
+        return {"CODE_SERVER": "own"}
+
+    def launch(self) -> None:
+        """Start the server and the window, which waits for it."""
+        self._server.start()
+        self.program.start()
+
+    def connect(self, *, timeout_s: float) -> None:
+        """Wait until its first window shows the editor."""
+
+        def is_loaded() -> bool:
+            return not self.program.running or self._is_named("")
+
+        self.around.wait(is_loaded, time.monotonic() + timeout_s, "the editor")
+
+    def close(self) -> None:
+        """See `OnDemandApp`."""
+        self._server.kill()
+        super().close()
 
     def open(self, place: Path, *, timeout_s: float) -> None:
-        """Open a file or folder."""
-        self.run([str(place)])
+        """Open a file or folder, and wait until the window names it."""
+        deadline = time.monotonic() + timeout_s
+        self.run(["--reuse-window", str(place)], limit_s=timeout_s)
+        with suppress(DesktopError):  # a title may be set otherwise
+            deadline = min(deadline, time.monotonic() + _SHOW_LIMIT_S)
+            self.around.wait(lambda: self._is_named(place.name), deadline, "its title")
 
-    def run(self, arguments: Sequence[str]) -> str:
+    def _is_named(self, text: str) -> bool:
+        return any(text in title and not title.startswith(_UNLOADED) for title in self.around.titles(self.name))
+
+    def run(self, arguments: Sequence[str], *, limit_s: float = _CALL_LIMIT_S) -> str:
         """One call of the command beside the running window; what it says. Raises `Refused`."""
         try:
             answer = subprocess.run(
-                [_COMMAND, "--reuse-window", *self.places(), *arguments],
+                [_COMMAND, *arguments],
                 env=self.around.env,
                 cwd=self.around.folder.root,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
-                timeout=_CALL_LIMIT_S,
+                timeout=limit_s,
                 check=False,
             )
         except subprocess.TimeoutExpired as error:

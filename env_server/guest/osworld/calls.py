@@ -169,6 +169,8 @@ class OsworldCalls:
         if ended is not None:
             self._apps.on_demand[ended].quit()
             return True
+        if programs.needs_code(command):
+            self._openers.show("code", (), self._deadline)
         opened = programs.opens(command)
         if opened is None:
             return False

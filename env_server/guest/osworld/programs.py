@@ -16,6 +16,10 @@ _APPS = {
 }  # fmt: skip
 """Program -> application; empty: its options or files say which."""
 _OFFICE_OPTIONS = {"--calc": "calc", "--writer": "writer", "--impress": "impress"}
+_CODE_SHOWS = frozenset({"-n", "--new-window", "-r", "--reuse-window"})
+"""Options with which `code` only opens what it names."""
+_CODE_OPENS = frozenset({"-a", "--add", "-d", "--diff", "-g", "--goto", "-m", "--merge", "--remove"})
+"""Options with which it opens that otherwise."""
 _PROCESSES = {
     **{program: app for program, app in _APPS.items() if app in ("browser", "vlc", "gimp", "thunderbird", "terminal", "code")},
     "chrome": "browser",
@@ -38,7 +42,15 @@ def opens(command: str | Sequence[str]) -> tuple[str, list[str]] | None:
     app = _APPS[program] or next((_OFFICE_OPTIONS[option] for option in options if option in _OFFICE_OPTIONS), "")
     if {"--headless", "--convert-to"} & set(options) or (not app and not arguments):
         return None
+    if app == "code" and not _CODE_SHOWS.issuperset(options):
+        return None
     return app, arguments
+
+
+def needs_code(command: str | Sequence[str]) -> bool:
+    """Does `code` open something otherwise than as a file or a folder, in the window that is there?"""
+    words = _words(command)
+    return words[:1] != [] and os.path.basename(words[0]) == "code" and not _CODE_OPENS.isdisjoint(words)
 
 
 def ends(command: str | Sequence[str]) -> str | None:

@@ -16,9 +16,10 @@ from .devtools import DevTools
 from .task_page import TaskPage
 
 PROGRAM = "/usr/lib/chromium/chromium"
+PIPE = "--remote-debugging-pipe"
 FLAGS = (
     "--no-sandbox", "--test-type", "--disable-gpu", "--no-first-run", "--no-default-browser-check",
-    "--force-renderer-accessibility", "--remote-debugging-pipe", "--disable-background-networking", "--disable-component-update",
+    "--force-renderer-accessibility", PIPE, "--disable-background-networking", "--disable-component-update",
     "--disable-sync", "--disable-default-apps", "--disable-breakpad", "--disable-crash-reporter", "--password-store=basic",
     "--no-pings", "--disable-backgrounding-occluded-windows", "--disable-renderer-backgrounding",
     "--disable-background-timer-throttling", "--disable-smooth-scrolling", "--disable-infobars",

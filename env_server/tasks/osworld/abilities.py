@@ -112,13 +112,17 @@ class Abilities:
 
 
 TOOLS_IMAGE = "osworld"
-"""Image with `TOOLS`."""
+"""Image with `TOOLS` and `APPS_WITH_TOOLS`."""
+APPS_WITH_TOOLS = frozenset({"vs_code"})
+"""Applications that only the image `osworld` has."""
 _WITHOUT_TOOLS = ("core", "full")
 
 
-def abilities_of(image: str, *, apps: frozenset[str] = DEFAULT_APPS) -> Abilities:
-    """What desktops of ``image`` can do. What somebody else's image holds shows when a desktop runs a task."""
-    return Abilities(apps, has_tools=image not in _WITHOUT_TOOLS)
+def abilities_of(image: str, *, apps: frozenset[str] | None = None) -> Abilities:
+    """What desktops of ``image`` can do; ``apps``: applications in place of those that it has. What somebody else's image holds
+    shows when a desktop runs a task."""
+    has_tools = image not in _WITHOUT_TOOLS
+    return Abilities(apps or DEFAULT_APPS | (APPS_WITH_TOOLS if has_tools else frozenset()), has_tools=has_tools)
 
 
 def refusals(task: TaskFile, *, assets: Assets, abilities: Abilities | None = None) -> list[Refusal]:

@@ -28,6 +28,8 @@ _APPS = {
     "terminal": "terminal",
     "files": "files",
     "editor": "editor",
+    "vs_code": "code",
+    "vscode": "code",
 }
 """Names in task files -> ours; ``os`` may be any of them."""
 _ABILITIES = abilities_of(TOOLS_IMAGE)

@@ -39,14 +39,17 @@ HOME_STEPS: tuple[SetupStep, ...] = (
     # A task that opens nothing would begin with a window that an earlier task has left.
     SetupStep("files_open", {"folder": "Desktop"}),
 )
+_CODE_SETTINGS = ".config/Code/User"
 _PREFERENCES = "/Default/Preferences"
 _FIRST_PREFERENCES = json.dumps({"browser": {"check_default_browser": False, "has_seen_welcome_page": True}})
 
 
 def home_steps(config: str) -> tuple[SetupStep, ...]:
-    """`HOME_STEPS`, and for a set-up (as text) that changes the browser's settings before its first start, settings to change: on
-    the machines that task files are made for, the browser has run before."""
-    if not ("google-chrome/Default" in config and "Preferences" in config):
-        return HOME_STEPS
-    written = SetupStep("write_file", {"path": f".config/chromium{_PREFERENCES}", "text": _FIRST_PREFERENCES})
-    return (*HOME_STEPS[:-1], written, HOME_STEPS[-1])
+    """`HOME_STEPS`, and for a set-up (as text) that changes an application's settings before its first start, the browser's
+    settings or the folder of VS Code's: on the machines that task files are made for, both have run before."""
+    written = []
+    if "google-chrome/Default" in config and "Preferences" in config:
+        written += [SetupStep("write_file", {"path": f".config/chromium{_PREFERENCES}", "text": _FIRST_PREFERENCES})]
+    if _CODE_SETTINGS in config:
+        written += [SetupStep("make_folder", {"path": _CODE_SETTINGS})]
+    return (*HOME_STEPS[:-1], *written, HOME_STEPS[-1])

@@ -24,7 +24,8 @@ _NETWORK: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (rf"{_ASKED}(?:download(?:ing)?|clone) {_FROM_ELSEWHERE}\b", "the agent is to '{match}'"),
         (
-            r"\binstall\w* [\w' -]*\b(?:extensions?|plug-?ins?|add-?ons?|packages?|app|application|software|themes?)\b",
+            r"\binstall\w* [\w' -]*\b"
+            r"(?:extensions?(?!.*\.vsix\b)|plug-?ins?|add-?ons?|packages?|app|application|software|themes?)\b",
             "the agent is to '{match}'",
         ),
         (r"\b(?:plug-?in|web|extension|app) store\b", "names the {match}"),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -136,6 +139,32 @@ def test_mmdebstrap_command_of_a_recipe_that_starts_from_a_folder_copies_and_add
     shown = " ".join(command)
     assert "core image" in shown and "--variant=custom" in shown and "install libreoffice-impress vlc" in shown
     assert "--variant=custom" not in " ".join(build._mmdebstrap(core, tmp_path / "root", base=None, mirror="x"))
+
+
+def test_mmdebstrap_command_lends_the_certificates_of_this_machine_to_downloads_and_takes_them_away(tmp_path: Path) -> None:
+    hooks = build._mmdebstrap(read_recipe("osworld"), tmp_path / "root", base=tmp_path / "full", mirror="x")
+    lent = next(index for index, hook in enumerate(hooks) if hook.startswith("--setup-hook") and "certificates" in hook)
+    used = next(index for index, hook in enumerate(hooks) if "NODE_EXTRA_CA_CERTS=" in hook)
+    taken = next(index for index, hook in enumerate(hooks) if hook.startswith("--customize-hook=rm") and "certificates" in hook)
+    assert lent < used < taken
+
+
+def test_osworld_recipe_names_the_versions_of_what_npm_brings() -> None:
+    finish = read_recipe("osworld").finish
+    assert re.search(r"node-\$machine@\d+\.\d+\.\d+ code-server@\d+\.\d+\.\d+\n", finish)
+    assert "rm -r $npm" in finish
+
+
+def test_command_code_of_the_osworld_recipe_is_python_that_knows_its_options(tmp_path: Path) -> None:
+    text = read_recipe("osworld").finish.partition("<<'CODE'\n")[2].partition("\nCODE\n")[0]
+    (tmp_path / "code").write_text(text)
+
+    def said(*options: str) -> str:
+        command = [sys.executable, str(tmp_path / "code"), *options]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stderr
+
+    assert said("--disable-extension", "a.b", "x") == "code: --disable-extension is not known here\n"
+    assert "there is no network" in said("--install-extension", "a.b")
 
 
 def test_build_new_image_that_does_not_work_gets_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,8 @@ from computerrl.env_server.tasks.osworld.desktop import BACKGROUND, HOME
 from computerrl.env_server.tasks.osworld.getters.context import Context, GetterSpec
 
 _GIMP = f"{HOME}/.config/GIMP/2.10"
+_EXTENSION_LIMIT_S = "10"
+"""Time for an extension to write its file, which a busy machine may need."""
 _VLC = f"{HOME}/.config/vlc/vlcrc"
 
 
@@ -101,10 +103,11 @@ def _vscode_config(context: Context, args: Mapping[str, Any]) -> str | None:
     """A file that an extension writes when its command is given in the command palette."""
     from computerrl.env_server.tasks.osworld.desktop import InputEvent
 
-    command = str(args["vscode_extension_command"])
+    command, path = str(args["vscode_extension_command"]), str(args["path"])
+    context.desktop.run(["rm", "-f", "--", path])  # one that the agent has written tells nothing
     context.desktop.input([InputEvent("key", "ctrl+shift+p"), InputEvent("type", command), InputEvent("key", "enter")])
-    context.desktop.run(["sleep", "1"])
-    return context.fetch(str(args["path"]), str(args.get("dest") or _name(args["path"])))
+    context.desktop.run(["timeout", _EXTENSION_LIMIT_S, "sh", "-c", 'until [ -s "$0" ]; do sleep 0.2; done', path])
+    return context.fetch(path, str(args.get("dest") or _name(path)))
 
 
 GETTERS = (

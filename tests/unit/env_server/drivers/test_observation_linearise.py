@@ -42,6 +42,13 @@ def test_row_of_a_text_field_shows_its_content_not_its_name() -> None:
     assert rows([APPLICATION, FRAME, node("t", 1, "text", "Label", text="typed")])[0].text == "typed"
 
 
+def test_rows_leave_out_icons_that_pages_draw_with_letters_of_private_use() -> None:
+    found = rows(
+        [APPLICATION, FRAME, node("i", 1, "static", "\ueab6"), node("n", 1, "button", "\ueaf0 Files", box=(90, 9, 9, 9))]
+    )
+    assert [element.text for element in found] == ["Files"]
+
+
 def test_rows_off_the_screen_or_without_size_are_left_out() -> None:
     outside = [
         node("a", 1, "button", "a", box=(-5, 10, 40, 20)),

@@ -17,6 +17,11 @@ from computerrl.env_server.guest.osworld import programs
         ("soffice --norestore '/home/user/my table.xlsx'", ("", ["/home/user/my table.xlsx"])),
         (["nautilus", "/home/user/Desktop"], ("files", ["/home/user/Desktop"])),
         ("gedit", ("editor", [])),
+        (["code"], ("code", [])),
+        ("code -n /home/user/project/", ("code", ["/home/user/project/"])),
+        ("code --list-extensions | grep a.b", None),
+        (["code", "--install-extension", "a.vsix"], None),
+        (["code", "--diff", "a", "b"], None),
         ("libreoffice --headless --convert-to pdf a.docx", None),
         ("soffice", None),
         ("cat a.txt | gedit", None),
@@ -57,3 +62,18 @@ def test_command_that_ends_an_application_is_known(command: str | list[str], end
 def test_folder_of_a_terminal_is_the_one_that_its_command_names() -> None:
     assert programs.folder_of("gnome-terminal --maximize --working-directory=/home/user/Desktop") == "/home/user/Desktop"
     assert programs.folder_of(["gnome-terminal"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "needs"),
+    [
+        (["code", "-g", "/home/user/a.py:3"], True),
+        ("code --diff a b", True),
+        ("code --list-extensions", False),
+        (["code", "a"], False),
+        ("grep -g a code", False),
+        ("", False),
+    ],
+)
+def test_command_that_opens_something_otherwise_needs_the_window_of_code(command: str | list[str], needs: bool) -> None:
+    assert programs.needs_code(command) is needs

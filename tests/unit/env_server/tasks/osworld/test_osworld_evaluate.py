@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import io
 import json
+import shlex
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
@@ -263,6 +264,10 @@ def test_as_instance_everything_goes_through_the_getter() -> None:
         instance.demonstrate("", None, [Action(name="wait", args={})], fake.answer)  # type: ignore[arg-type]
 
 
+def test_folder_of_vs_codes_settings_is_there_for_a_set_up_that_writes_them() -> None:
+    assert len(home_steps("echo {} > ~/.config/Code/User/settings.json")) == len(HOME_STEPS) + 1
+
+
 def test_browser_has_settings_for_a_set_up_that_changes_them() -> None:
     for command, num_more in (
         ("cd /home/user/.config/google-chrome/Default && jq . Preferences > temp", 1),
@@ -415,6 +420,8 @@ def test_application_settings_come_from_their_places(tmp_path: Path) -> None:
         Path(_get("vscode_config", desktop, tmp_path, vscode_extension_command="Export", path="/home/user/x.json")).read_text()
         == "{}"
     )
+    commands = [shlex.join(args) for name, args in desktop.calls if name == "run"]
+    assert commands[0] == "rm -f -- /home/user/x.json" and "until" in commands[1]
 
 
 @pytest.mark.parametrize(

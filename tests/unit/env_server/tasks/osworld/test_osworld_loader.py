@@ -216,6 +216,9 @@ def test_refusals_what_works_is_not_refused(changes: dict[str, Any], tmp_path: P
         (_step("change_wallpaper", path="x"), []),
         (_result(type="vm_wallpaper"), []),
         ({"instruction": "Use sysstat."}, []),
+        ({"related_apps": ["vscode"]}, []),
+        (_step("launch", command=["code", "/home/user/project"]), []),
+        (_result(type="vscode_config", vscode_extension_command="Tell", path="/home/user/x.txt"), []),
         ({"instruction": "Use docker."}, ["app"]),
     ],
 )

@@ -20,6 +20,7 @@ NEEDS_NETWORK = (
     "Go to the web store and get me a dark theme.",
     "Install the grammar checking extension for LibreOffice.",
     "Please install all these plug-ins in my browser.",
+    "Please install the whale extension in VS Code.",
     "Find the homepage of each author and bookmark it.",
     "Fill in the phone numbers; the website links are in column B.",
     "Collect last week's papers on robots from arXiv.",
@@ -42,6 +43,7 @@ NEEDS_NOTHING = (
     "Delete my browsing data whenever I close the browser.",
     "Rename the installed fonts list to fonts.txt.",
     "Change the folder of downloads to Desktop.",
+    'Please install an extension in VS Code from the local file "/home/user/whale.vsix".',
 )
 
 
