@@ -23,6 +23,8 @@ _COMMAND = "code"
 _CALL_LIMIT_S = 8.0
 _SHOW_LIMIT_S = 10.0
 """Time for a file or a folder to be named in the window's title."""
+_POLL_S = 0.05
+_WORKSPACE = ".code-workspace"
 _UNLOADED = "127.0.0.1"
 """Beginning of the title of a window that shows no editor yet."""
 _EXISTING = frozenset({"path", "file1", "file2", "folder", "file_path", "path1", "path2", "base"})
@@ -39,6 +41,8 @@ class Code(OnDemandApp):
 
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
+        self._shown: Path | None = None
+        """Folder or workspace with which it was started, until it is asked to open that."""
         self._server = Program(
             "code-server",
             [_COMMAND, "serve-web"],
@@ -61,17 +65,25 @@ class Code(OnDemandApp):
         return {"CODE_SERVER": "own"}
 
     def launch(self) -> None:
-        """Start the server and the window, which waits for it."""
+        """Start the server and the window, which waits for it. A folder is opened at once: later, all would be loaded again."""
         self._server.start()
-        self.program.start()
+        self._shown = self.first if self.first and (self.first.is_dir() or self.first.suffix == _WORKSPACE) else None
+        self.program.start([str(self._shown)] if self._shown else [])
 
     def connect(self, *, timeout_s: float) -> None:
-        """Wait until its first window shows the editor."""
+        """Wait until its first window shows the editor and takes commands."""
+        deadline = time.monotonic() + timeout_s
 
         def is_loaded() -> bool:
             return not self.program.running or self._is_named("")
 
-        self.around.wait(is_loaded, time.monotonic() + timeout_s, "the editor")
+        self.around.wait(is_loaded, deadline, "the editor")
+        if not self.program.running:
+            return
+        try:
+            self.run(["--status"], limit_s=max(_POLL_S, deadline - time.monotonic()))
+        except Refused as error:
+            raise DesktopError(str(error)) from error
 
     def close(self) -> None:
         """See `OnDemandApp`."""
@@ -81,10 +93,13 @@ class Code(OnDemandApp):
     def open(self, place: Path, *, timeout_s: float) -> None:
         """Open a file or folder, and wait until the window names it."""
         deadline = time.monotonic() + timeout_s
-        self.run(["--reuse-window", str(place)], limit_s=timeout_s)
+        shown, self._shown = self._shown, None
+        if place != shown:
+            self.run(["--reuse-window", str(place)], limit_s=timeout_s)
+        name = place.stem if place.suffix == _WORKSPACE else place.name
         with suppress(DesktopError):  # a title may be set otherwise
             deadline = min(deadline, time.monotonic() + _SHOW_LIMIT_S)
-            self.around.wait(lambda: self._is_named(place.name), deadline, "its title")
+            self.around.wait(lambda: self._is_named(name), deadline, "its title")
 
     def _is_named(self, text: str) -> bool:
         return any(text in title and not title.startswith(_UNLOADED) for title in self.around.titles(self.name))
@@ -123,7 +138,7 @@ class CodeTools(Tools):
 
     def launch_vscode(self, path: str) -> str:
         """Open a file or folder."""
-        return self._code.run([self._existing(path)])
+        return self._code.run(["--reuse-window", self._existing(path)])
 
     def compare_files(self, file1: str, file2: str) -> str:
         """Two files side by side."""

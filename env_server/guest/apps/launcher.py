@@ -56,7 +56,12 @@ class Launcher:
 
     def open_file(self, name: str, place: Path, deadline: float) -> None:
         """Open a file in the application, which is started if need be. Raises `Refused`."""
-        app = self.ensure(name, deadline)
+        app = self._apps.on_demand[name]
+        app.first = place
+        try:
+            self.ensure(name, deadline)
+        finally:
+            app.first = None
         self._guard(app, lambda: app.open(place, timeout_s=left(deadline)))
 
     def terminal_shortcut(self) -> bool:

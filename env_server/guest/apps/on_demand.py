@@ -79,6 +79,8 @@ class OnDemandApp:
         self.home = around.folder.root
         """Its settings lie here, where it keeps them everywhere, from its first start to the end of the task."""
         self.private = around.private / self.name
+        self.first: Path | None = None
+        """What is to be opened, while the application is started for it: its start may open it by itself."""
         self.num_starts_before = 0
         """Starts before this task."""
         self.program = Program(

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 PROGRAMS = (
     "google-chrome", "google-chrome-stable", "chromium", "chromium-browser", "gedit", "mousepad", "nautilus", "thunar", "vlc",
     "gimp", "thunderbird", "gnome-terminal", "xfce4-terminal", "x-terminal-emulator", "xdg-open", "libreoffice", "soffice",
-    "localc", "lowriter", "loimpress",
+    "localc", "lowriter", "loimpress", "code",
 )  # fmt: skip
 """Programs that `OsworldDesktop.launch` knows as applications."""
 FOLDER = ".stand-ins"
@@ -21,7 +21,10 @@ _MAX_STARTED = 20
 
 _PROGRAM = r"""#!/bin/sh
 for word in "$@"; do
-    case $word in --headless | --convert-to | --version | --help | -h) PATH=${PATH#*:} exec "${0##*/}" "$@" ;; esac
+    case $word in
+        --headless | --convert-to | --version | --help | -h | --*-extension | --list-extensions)
+            PATH=${PATH#*:} exec "${0##*/}" "$@" ;;
+    esac
 done
 printf '%s\0' $(($# + 1)) "${0##*/}" "$@" >> "${0%/*}/started"
 """

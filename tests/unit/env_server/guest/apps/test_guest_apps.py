@@ -229,6 +229,31 @@ def test_code_method_is_a_call_of_the_command(
 
 
 @pytest.mark.parametrize(
+    ("name", "given", "called"),
+    [
+        ("sub", ["WORK/sub"], []),
+        ("a.txt", [], ["--reuse-window", "WORK/a.txt"]),
+        ("a.code-workspace", ["WORK/a.code-workspace"], []),
+    ],
+)
+def test_code_begins_with_a_folder_and_is_given_a_file_once_it_runs(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch, name: str, given: list[str], called: list[str]
+) -> None:
+    app, began, calls = Code(dataclasses.replace(around, wait=lambda *_: None)), [], []
+    monkeypatch.setattr(app._server, "start", lambda: began.append("server"))
+    monkeypatch.setattr(app.program, "start", lambda arguments: began.append(arguments))
+    monkeypatch.setattr(app, "run", lambda arguments, *, limit_s: calls.append(arguments))
+    app.first = around.folder.root / name
+    app.launch()
+    app.open(app.first, timeout_s=1.0)
+    work = str(around.folder.root)
+    assert began == ["server", [part.replace("WORK", work) for part in given]]
+    assert calls == ([[part.replace("WORK", work) for part in called]] if called else [])
+    app.open(around.folder.root / "sub", timeout_s=1.0)
+    assert calls[-1] == ["--reuse-window", f"{work}/sub"]
+
+
+@pytest.mark.parametrize(
     ("method", "args"),
     [
         ("launch_vscode", ("none",)),

@@ -21,7 +21,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def test_there_is_one_for_each_application_that_the_desktop_knows() -> None:
-    assert set(stand_ins.PROGRAMS) == programs._APPS.keys() - {"code"}
+    assert set(stand_ins.PROGRAMS) == programs._APPS.keys()
 
 
 def test_each_start_is_noted_word_by_word_and_nothing_is_run(place: Path) -> None:
