@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from computerrl.env_server.driver import SetupStep
+from computerrl.env_server.guest.files.fingerprint import Fingerprint, differences
 from computerrl.env_server.tasks.osworld.abilities import TOOLS_IMAGE
 from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
 from tests.support.desktops import Player, SharedDesktops
@@ -60,6 +61,14 @@ def extension() -> bytes:
     return buffer.getvalue()
 
 
+def fingerprint(player: Player) -> Fingerprint:
+    """After a reset; each application is shown once, so that it runs."""
+    for kind, args in (("editor_open", {}), ("files_open", {"folder": "."}), ("calc_open", {"cells": {}})):
+        player.start(SetupStep(kind, args))
+    found: Fingerprint = player.desktop.get("fingerprint")
+    return found
+
+
 def written(path: str, text: str) -> SetupStep:
     return SetupStep("write_file", {"path": path, "text": text})
 
@@ -99,6 +108,15 @@ def test_folder_and_its_files_are_seen_and_edited_and_the_next_task_begins_witho
     player.do('apps.open("VS Code")')
     shown = player.do("wait()")
     assert not [one.text for one in shown.elements if "a.py" in one.text or "project" in one.text]
+
+
+def test_reset_leaves_nothing_of_an_editor_with_an_open_folder(player: Player) -> None:
+    first = fingerprint(player)
+    player.start(written("project/a.py", "x = 1\n"), SetupStep("open_app", {"app": "code"}))
+    player.do('code.launch_vscode("project")')
+    rows(player, role="tree-item", text="a.py")
+    player.do('code.add_folder("project")')
+    assert differences(first, fingerprint(player)) == []
 
 
 def test_setting_and_keybinding_changed_in_the_window_are_where_judges_look(player: Player) -> None:
