@@ -64,6 +64,18 @@ NUMBERS = {
     "line end": "12.5\n",
     "word": "twelve",
 }
+_STYLE = "<html><head><style>{}</style></head><body>text</body></html>"
+PAGES: dict[str, bytes | str] = {
+    "set": _STYLE.format("body { background-image: url('a.png'); }"),
+    "two": "<style>p {}</style>" + _STYLE.format("\nbackground-image: url('a.png')"),
+    "other image": _STYLE.format("body { background-image: url('b.png'); }"),
+    "no quotes": _STYLE.format("body { background-image: url(a.png); }"),
+    "in an attribute": "<body style=\"background-image: url('a.png')\"></body>",
+    "in a remark": "<!-- <style>background-image: url('a.png')</style> -->",
+    "without end": "<style>background-image: url('a.png')",
+    "empty": "",
+    "no text": b"\x00\x01\xff\xfe",
+}
 CODE = "#!/usr/bin/env python3\n# -*- coding: utf-8 -*-\nimport os\n\nif os:\n    print(1)\n"
 CODES: dict[str, bytes | str] = {
     "base": CODE,
@@ -126,6 +138,9 @@ def texts(folder: Path) -> Iterator[Pair]:
         yield Pair("compare_csv", f"{name} = base or row more", (path, [tables["base"], tables["row more"]]))
     yield from each_with_base((Judge("compare_result_files", word="numbers"),), write(folder / "numbers", ".txt", NUMBERS))
     yield from each_with_base((Judge("compare_python_pure_text", word="code"),), write(folder / "codes", ".py", CODES))
+    yield from each_alone(
+        (Judge("check_html_background_image", rules={"value": "a.png"}),), write(folder / "pages", ".html", PAGES)
+    )
 
 
 # --- JSON, settings, mails -------------------------------------------------------------------------------------------

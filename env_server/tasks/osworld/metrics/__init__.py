@@ -26,6 +26,7 @@ _MODULES = {
     ),
     "config_files": (
         "check_config_status", "check_json_settings", "check_json_keybindings", "compare_config", "is_extension_installed",
+        "check_html_background_image",
         "check_auto_saving_time", "check_presenter_console_disable", "find_default_font", "is_vlc_recordings_folder",
         "check_qt_bgcone", "check_qt_max_volume", "check_qt_minimal_view", "check_qt_slider_colours",
         "check_global_key_play_pause",
@@ -77,7 +78,6 @@ REFUSED: dict[str, tuple[str, str]] = {
         "unsupported",
         "metric compare_image_text reads text in pictures, and no text recognition is installed",
     ),
-    "check_html_background_image": ("unsupported", "metric check_html_background_image is used by no task and not implemented"),
     "check_python_file_by_gold_file": ("unsupported", "metric check_python_file_by_gold_file has no published meaning"),
 }
 """Metrics that are known and cannot be honoured: kind of reason and the reason."""

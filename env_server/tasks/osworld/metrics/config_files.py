@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from html.parser import HTMLParser
 from typing import Any
 
 from computerrl.env_server.tasks.osworld.metrics.files import load, read_json, read_lines, read_text, xml_of
@@ -47,6 +48,35 @@ def check_json_keybindings(result: str, rules: Rules) -> float:
 def compare_config(result: str, rules: Rules) -> float:
     """The file has exactly the expected text."""
     return score(read_text(result) == rules["expected"])
+
+
+def check_html_background_image(result: str, rules: Rules) -> float:
+    """A style sheet of the page names the image as a background, in single quotes."""
+    page = _StyleSheets()
+    page.feed(read_text(result))
+    page.close()
+    return score(any(f"background-image: url('{rules['value']}')" in text for text in page.texts))
+
+
+class _StyleSheets(HTMLParser):
+    """The texts of a page's elements `style`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self._inside = False
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self._inside = tag == "style"
+        if self._inside:
+            self.texts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = False
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.texts[-1] += data
 
 
 def is_extension_installed(result: str, rules: Rules) -> float:

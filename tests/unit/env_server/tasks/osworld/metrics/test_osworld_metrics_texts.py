@@ -32,6 +32,25 @@ def test_decoded_any_encoding_same_text(encoding: str) -> None:
     assert decoded(ENCODINGS[encoding]) == TEXT
 
 
+BODY = "<html><head><style>body {{ {} }}</style></head><body style=\"background-image: url('b.png')\">p</body></html>"
+
+
+@pytest.mark.parametrize(
+    ("page", "expected"),
+    [
+        (BODY.format("color: red; background-image: url('a.png');"), 1.0),
+        (f"<style>p {{}}</style>{BODY.format(chr(10) + '  background-image: url(' + chr(39) + 'a.png' + chr(39) + ')')}", 1.0),
+        (BODY.format("background-image: url('b.png')"), 0.0),
+        (BODY.format("background-image: url(a.png)"), 0.0),
+        ("<p>background-image: url('a.png')</p><!-- <style>background-image: url('a.png')</style> -->", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_background_is_that_of_a_style_sheet(tmp_path: Path, page: str, expected: float) -> None:
+    (tmp_path / "index.html").write_text(page)
+    assert metric("check_html_background_image")(str(tmp_path / "index.html"), {"value": "a.png"}) == expected
+
+
 def test_decoded_windows_letters() -> None:
     assert decoded("“5 €”".encode("cp1252")) == "“5 €”"
 
