@@ -118,12 +118,7 @@ class VLLMCore:
         """``gpu_memory`` to ``enforce_eager``: see `common.config.ActorConfig`. ``processor``: of a model that takes images."""
         prepare_environment(num_threads)
         self._shapes = tensor_shapes(folder)
-        require_known_experts(folder, self._shapes)
-        if processor is not None:
-            problem = torchvision_problem(folder)
-            if problem is not None:
-                raise ConfigError([problem])
-            require_one_tie(folder)
+        _require_known_folder(folder, self._shapes, takes_images=processor is not None)
         from vllm import EngineArgs
         from vllm.multimodal import inputs
         from vllm.platforms import current_platform
@@ -335,6 +330,16 @@ class VLLMCore:
         self.abort()
         with _TURNS:
             self._client.shutdown()
+
+
+def _require_known_folder(folder: Path, shapes: Mapping[str, tuple[int, ...]], *, takes_images: bool) -> None:
+    """Raises `ConfigError` for a model that vLLM would load and could not serve or update."""
+    require_known_experts(folder, shapes)
+    if takes_images:
+        problem = torchvision_problem(folder)
+        if problem is not None:
+            raise ConfigError([problem])
+        require_one_tie(folder)
 
 
 def _sampled(running: _Running, *, stopped: bool) -> Sampled:
