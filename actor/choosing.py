@@ -81,6 +81,8 @@ class EpisodeSetting:
     """Context manager around generation and around waiting for the desktop, for the actor's meters."""
     teacher: Agent | None = None
     """Agent with a model of its own that plays demonstrations; None: the tasks' demonstrators do."""
+    teacher_name: str = ""
+    """Name under which its demonstrations are recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,9 @@ _NOTHING_SAID = Chosen("", _NO_INTS, _NO_FLOATS, _NO_INTS, 0.0, 0.0)
 class Chooser(Protocol):
     """Source of the actions of one episode; close it."""
 
+    shown_by: str
+    """Who has chosen so far in a demonstration, as in `Trajectory`; empty: nobody but the policy or the agent."""
+
     def close(self) -> None:
         """The episode has ended."""
 
@@ -131,6 +136,8 @@ class Chooser(Protocol):
 
 class PolicyChooser:
     """The policy or the demonstrator, as the assignment says. See `Chooser`."""
+
+    shown_by = ""
 
     def __init__(
         self,
@@ -165,7 +172,8 @@ class PolicyChooser:
         warning in the log."""
         began = time.perf_counter()
         with self._setting.during("desktop"):
-            action_text = self._desktops.demonstrate(self._lease).action_text
+            demonstration = self._desktops.demonstrate(self._lease)
+        self.shown_by, action_text = demonstration.shown_by, demonstration.action_text
         try:
             chosen = self._said(action_text, observation, number=number)
         except LookupError as error:
@@ -236,6 +244,7 @@ class TeacherChooser(PolicyChooser):
 
     def choose(self, observation: Observation, history: Sequence[PastAction], *, number: int) -> Chosen:
         began = time.perf_counter()
+        self.shown_by = self._setting.teacher_name
         with self._setting.during("desktop"):
             sight = _sight(self._desktops, observation, history)
         with self._setting.during("generate"):
@@ -267,6 +276,8 @@ class TeacherChooser(PolicyChooser):
 class AgentChooser:
     """An agent, with a model of its own or the run's policy. See `Chooser`."""
 
+    shown_by = ""
+
     def __init__(
         self,
         assignment: Assignment,
@@ -291,8 +302,10 @@ class AgentChooser:
         began = time.perf_counter()
         with self._setting.during("desktop"):
             sight = _sight(self._desktops, observation, history)
-            is_shown = self._assignment.kind == "demonstration"
-            shown = self._desktops.demonstrate(self._lease).action_text if is_shown else ""
+            shown = ""
+            if self._assignment.kind == "demonstration":
+                demonstration = self._desktops.demonstrate(self._lease)
+                self.shown_by, shown = demonstration.shown_by, demonstration.action_text
         asked = time.perf_counter()
         with self._setting.during("generate"):
             if self._conversation is None:

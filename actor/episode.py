@@ -113,6 +113,7 @@ def play_episode(
         end_reason=end_reason,
         final_screenshot=episode.observation.screenshot,
         actor=setting.actor,
+        shown_by=episode.shown_by,
         started_at=started_at,
         duration_s=duration_s,
         reset_s=reset_s,
@@ -186,6 +187,11 @@ class _Episode:
     def close(self) -> None:
         """No action is chosen any more."""
         self._chooser.close()
+
+    @property
+    def shown_by(self) -> str:
+        """As in `Trajectory`. Where the demonstrator plays beside the policy, the episode is none of its own."""
+        return self._chooser.shown_by if self._assignment.kind == "demonstration" else ""
 
     def all_steps(self) -> tuple[Step, ...]:
         """The steps, once the episode has ended; the last one tells what servers have counted since."""

@@ -9,7 +9,7 @@ import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from computerrl.actor.agents import make_agent, make_teacher
+from computerrl.actor.agents import make_agent, make_teacher, name_of_teacher
 from computerrl.actor.agents.base import Agent
 from computerrl.actor.desktops import DesktopDirectory
 from computerrl.actor.live_images import LiveImages
@@ -124,6 +124,7 @@ class ActorProcess:
             stop=self._stop,
             images=images if self._config.actor.shows_policy_images else None,
             teacher=teacher,
+            teacher_name=name_of_teacher(self._config),
         )
 
     def _use_remote(self, broker: BrokerClient) -> None:

@@ -71,10 +71,11 @@ class ActorWorker:
         stop: StopToken,
         images: LiveImages | None = None,
         teacher: Agent | None = None,
+        teacher_name: str = "",
     ) -> None:
         """``actor`` is `actor-<index>:<incarnation>`. Without `use_engine` only demonstrations are played. ``player``: prompts
         for that engine, or an agent. ``images``: where the prompts read the images that they show; None: they show none.
-        ``teacher``: plays the demonstrations; None: the tasks' demonstrators do."""
+        ``teacher``: plays the demonstrations, recorded as ``teacher_name``; None: the tasks' demonstrators do."""
         self._config = config
         self._broker = broker
         self._desktops = desktops
@@ -97,6 +98,7 @@ class ActorWorker:
             stopped=lambda: self._stop.stopped,
             during=self.activity.during,
             teacher=teacher,
+            teacher_name=teacher_name,
         )
         self._steps = Rate()
         self._episodes = Rate()

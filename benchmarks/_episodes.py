@@ -93,6 +93,7 @@ def _trajectory(
         end_reason="task_finished",
         final_screenshot=None,
         actor=actor,
+        shown_by="",
         started_at=0.0,
         duration_s=1.0,
         reset_s=0.1,

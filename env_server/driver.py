@@ -97,6 +97,8 @@ class TaskInstance:
     drawn_size: Callable[[Action, Observation, Getter], tuple[int, int]] | None = None
     """Width and height in pixels of the drawn thing, in no element, whose middle a demonstrated action names; (0, 0) where it
     names none. None: demonstrations name elements."""
+    shown_by: str = "script"
+    """Who demonstrates, as in `Trajectory`."""
     demonstrate_by_hand: Callable[[str, Observation, Sequence[Action], Getter], Action] | None = None
     """Demonstrator with mouse and keyboard alone, where ``demonstrate`` calls applications; None: there is none."""
     judges_giving_up: bool = False

@@ -62,3 +62,11 @@ def make_teacher(config: RunConfig) -> Agent | None:
 
     Raises as `make_agent`."""
     return None if config.learner.recipe.teacher is None else make_agent(played_by_teacher(config))
+
+
+def name_of_teacher(config: RunConfig) -> str:
+    """Name of that agent: the model that it asks, or its kind; empty where there is none."""
+    teacher = config.learner.recipe.teacher
+    if teacher is None:
+        return ""
+    return teacher.agent.kind if teacher.endpoint is None else teacher.endpoint.model or teacher.agent.kind

@@ -144,6 +144,8 @@ class Demonstration(Wire, frozen=True):
 
     action_text: str
     """Text that the policy would have to write for this action."""
+    shown_by: str
+    """Who demonstrates, as in `Trajectory`."""
     width: Number = 0
     """Width in pixels of the drawn thing whose middle the action names as a pixel; 0: the action names none, or its size is not
     known."""

@@ -171,6 +171,9 @@ class Trajectory(Wire, frozen=True):
     final_screenshot: ScreenshotRef | None
     actor: Id
     """Name of the actor, `actor-<index>:<incarnation>`."""
+    shown_by: str
+    """Who chose the actions of a demonstration: `script` (the family's demonstrator), `recording of a person`, `recording of
+    <model>`, or `<model>` (the run's teacher). Empty: the policy, or the agent that is evaluated, chose them."""
     started_at: float
     """Start of the episode in Unix seconds."""
     duration_s: float

@@ -155,7 +155,7 @@ def demonstrate(message: DemonstrationRequest) -> Work:
         text = render_action(_checked(action, Action, "demonstrator"))
         assert parse_action(text).name == action.name
         width, height = (0, 0) if instance.drawn_size is None else instance.drawn_size(action, seen, get)
-        return Demonstration(text, width, height)
+        return Demonstration(text, instance.shown_by, width, height)
 
     return work
 

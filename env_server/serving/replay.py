@@ -45,7 +45,9 @@ def with_recording(instance: TaskInstance, task: TaskRef, *, tasks: TasksConfig,
     def demonstrate(instruction: str, observation: Observation, actions: Sequence[Action], get: Getter) -> Action:
         return next_action(recording, instruction, observation, actions, by_pixels=by_pixels)
 
-    return replace(instance, demonstrate=demonstrate)
+    source = recording.source
+    recorded = "a person" if source is None else source.model or source.agent
+    return replace(instance, demonstrate=demonstrate, shown_by=f"recording of {recorded}")
 
 
 def next_action(

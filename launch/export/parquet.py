@@ -72,6 +72,7 @@ def _schema() -> Any:
             ("reward", pa.float64()),
             ("success", pa.bool_()),
             ("end_reason", pa.string()),
+            ("shown_by", pa.string()),
             ("outcome", pa.string()),
             ("started_at", pa.float64()),
             ("duration_s", pa.float64()),

@@ -12,7 +12,7 @@ PathOf = Callable[[str], str | None]
 
 TRAJECTORY_FIELDS = (
     "trajectory_id", "group_id", "order_id", "kind", "family", "seed", "instruction", "reward", "success", "end_reason",
-    "outcome", "started_at", "duration_s",
+    "shown_by", "outcome", "started_at", "duration_s",
 )  # fmt: skip
 """Fields of a trajectory, as in docs/how-to/export.md."""
 

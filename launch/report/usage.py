@@ -32,16 +32,24 @@ def player_name(player: Mapping[str, Any], *, agent: Mapping[str, Any]) -> str:
     return str((player.get("endpoint") or {}).get("model") or agent["kind"])
 
 
+def demonstrators(episodes: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    """Who showed the demonstrations among ``episodes`` -> how many (`num`), and how many of these succeeded (`num_successes`)."""
+    found: dict[str, dict[str, int]] = {}
+    for episode in episodes:
+        if episode["kind"] == "demonstration":
+            counts = found.setdefault(episode.get("shown_by") or "not recorded", {"num": 0, "num_successes": 0})
+            counts["num"] += 1
+            counts["num_successes"] += bool(episode["success"])
+    return dict(sorted(found.items()))
+
+
 def teaching(config: Mapping[str, Any], episodes: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """How the teacher of a run with the resolved ``config`` did: its name, its demonstrations, successes among them, and
-    `count_usage`. None: the run has no teacher."""
+    """What the teacher of a run with the resolved ``config`` was asked: its name and `count_usage`. None: it has no teacher."""
     teacher = config["learner"]["recipe"].get("teacher")
     if not teacher:
         return None
     shown = [episode for episode in episodes if episode["kind"] == "demonstration"]
     return {
         "name": player_name(teacher, agent=teacher["agent"]),
-        "num_demonstrations": len(shown),
-        "num_successes": sum(bool(episode["success"]) for episode in shown),
         **count_usage(shown, teacher["agent"]),
     }

@@ -38,7 +38,7 @@ from computerrl.launch.report.report_data import (
     tiles,
 )
 from computerrl.launch.report.run_charts import family_charts, main_charts, more_charts, phase_bands
-from computerrl.launch.report.usage import teaching, usage_line
+from computerrl.launch.report.usage import demonstrators, teaching, usage_line
 from computerrl.launch.report.waste_view import length_chart, waste_rows
 from computerrl.launch.watch.run_state import Record, RunState
 
@@ -95,6 +95,7 @@ def _report(folder: Path, state: RunState, episodes: Sequence[Record], active: A
         "outcome": outcome.outcome or "killed",
         "reason": outcome.reason,
         **numbers,
+        "demonstrations": demonstrators(episodes),
         "teacher": teaching(config, episodes),
         "restarts": _restarts(attempts),
         "num_attempts": len(attempts),

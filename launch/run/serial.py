@@ -155,7 +155,7 @@ class SerialRun:
         return DesktopClient(LocalChannel(service.handle), config=desktop)
 
     def _make_actor(self, stack: ExitStack, desktops: DesktopClient) -> tuple[ActorWorker, PolicyEngine]:
-        from computerrl.actor.agents import make_agent, make_teacher
+        from computerrl.actor.agents import make_agent, make_teacher, name_of_teacher
         from computerrl.actor.desktops import OneServer
         from computerrl.actor.engines import make_engine
         from computerrl.actor.live_images import LiveImages
@@ -192,6 +192,7 @@ class SerialRun:
             stop=self._stop,
             images=images if self._config.actor.shows_policy_images else None,
             teacher=teacher,
+            teacher_name=name_of_teacher(self._config),
         )
         worker.use_engine(engine)
         return worker, engine

@@ -50,6 +50,7 @@ class Trajectories:
             end_reason="done_action",
             final_screenshot=None,
             actor="sim-0:x",
+            shown_by="",
             started_at=play.asked_s,
             duration_s=now - play.asked_s,
             reset_s=play.times.reset_s,

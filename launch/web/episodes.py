@@ -25,7 +25,7 @@ PAGE_ROWS = 200
 """Rows of a list at a time."""
 _LIGHT = (
     "trajectory_id", "group_id", "order_id", "kind", "family", "seed", "instruction", "reward", "success", "end_reason",
-    "outcome", "age_max", "min_policy_version", "max_policy_version", "started_at", "duration_s",
+    "shown_by", "outcome", "age_max", "min_policy_version", "max_policy_version", "started_at", "duration_s",
 )  # fmt: skip
 _ID = re.compile(rb'^\{"trajectory_id":"((?:[^"\\]|\\.)*)"')
 

@@ -204,6 +204,7 @@ def _episode_record(trajectory: Trajectory) -> dict[str, Any]:
         "reset_s": trajectory.reset_s,
         "wait_s": trajectory.wait_s,
         "actor": trajectory.actor,
+        "shown_by": trajectory.shown_by,
         "steps": steps,
         "final_screenshot": _screenshot(trajectory.final_screenshot),
     }

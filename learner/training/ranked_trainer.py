@@ -212,6 +212,7 @@ _CARRIER = Trajectory(
     end_reason="task_finished",
     final_screenshot=None,
     actor="-",
+    shown_by="",
     started_at=0.0,
     duration_s=0.0,
     reset_s=0.0,

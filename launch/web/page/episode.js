@@ -84,7 +84,7 @@ const pictureFor = (shot, pictures, small) => shot ? pictures(shot.content_hash,
 function episodeOf(episode, pictures, actions = []) {
   const place = make("article", { className: "card" });
   const verdict = make("span", { className: episode.success ? "ok" : "no", textContent: `${episode.success ? "success" : "failure"}${episode.reward === null ? "" : `, reward ${episode.reward}`}` });
-  const told = [episode.family ? `${episode.family} #${episode.seed}` : "", episode.end_reason.replaceAll("_", " "), episode.outcome ? episode.outcome.replaceAll("_", " ") : "",
+  const told = [episode.family ? `${episode.family} #${episode.seed}` : "", episode.end_reason.replaceAll("_", " "), episode.shown_by ? `shown by ${episode.shown_by}` : "", episode.outcome ? episode.outcome.replaceAll("_", " ") : "",
     episode.age_max === null || episode.age_max === undefined ? "" : `oldest step ${episode.age_max} versions old`, `${episode.steps.length} steps${episode.duration_s === undefined ? "" : ` in ${episode.duration_s.toFixed(1)} s`}`, episode.actor];
   place.append(make("div", { className: "row" }, make("h2", { textContent: episode.trajectory_id, style: "margin:0" }), verdict, ...actions),
     make("p", { textContent: episode.instruction }), make("p", { className: "soft", textContent: told.filter(Boolean).join(" · ") }));

@@ -106,6 +106,7 @@ def episode(granted: Assignment, actor: str) -> Trajectory:
         "task_finished",
         None,
         actor,
+        "",
         time.time(),
         1.0,
         0.1,

@@ -65,6 +65,7 @@ def episode_of(assignment: Assignment, version: int, chance: random.Random) -> T
         end_reason="done_action",
         final_screenshot=None,
         actor="actor-0:test",
+        shown_by="",
         started_at=time.time(),
         duration_s=0.1,
         reset_s=0.0,

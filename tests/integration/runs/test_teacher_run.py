@@ -62,8 +62,10 @@ def test_policy_is_cloned_from_what_a_model_behind_a_server_did(tmp_path: Path) 
     assert state.sft_steps, "they were cloned"
     usage = [step["usage"] for episode in shown for step in episode["steps"]]
     assert [one["num_requests"] for one in usage] == [2, 1] * 3, "what it said first is counted with the step after it"
-    taught = report_of(config.folder)["teacher"]
-    assert (taught["name"], taught["num_demonstrations"], taught["num_successes"], taught["num_requests"]) == ("theirs", 3, 3, 9)
+    report = report_of(config.folder)
+    assert report["demonstrations"] == {"theirs": {"num": 3, "num_successes": 3}}
+    taught = report["teacher"]
+    assert (taught["name"], taught["num_requests"]) == ("theirs", 9)
     assert taught["cost"] == pytest.approx(9 * (100 * 3 + 7 * 15) / 1e6)
-    assert "theirs played 3 demonstrations; 3 succeeded" in write_report(config.folder).read_text()
+    assert "Shown by theirs: 3, of which 3 succeeded" in write_report(config.folder).read_text()
     assert {body["model"] for body in server.asked} == {"theirs"} and len(server.asked) >= 10

@@ -164,7 +164,7 @@ class FakeDesktops:
 
     def demonstrate(self, lease: Lease) -> Demonstration:
         self._call("demonstrate")
-        return Demonstration("click(1)" if len(self.actions) < 1 else "done()")
+        return Demonstration("click(1)" if len(self.actions) < 1 else "done()", "script")
 
     def evaluate(self, lease: Lease, final_action: FinalAction = "") -> Evaluation:
         self._call("evaluate")

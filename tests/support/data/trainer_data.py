@@ -88,6 +88,7 @@ def make_group(episodes: Sequence[tuple[bool, Sequence[Step]]], *, group_seq: in
             end_reason="task_finished",
             final_screenshot=None,
             actor="actor-0:test",
+            shown_by="",
             started_at=0.0,
             duration_s=1.0,
             reset_s=0.1,

@@ -125,6 +125,7 @@ def _trajectory(name: str, steps: Sequence[Step], final: ScreenshotRef | None, *
         end_reason="done_action",
         final_screenshot=final,
         actor="actor-0:x",
+        shown_by="",
         started_at=1e9,
         duration_s=2.0,
         reset_s=0.5,

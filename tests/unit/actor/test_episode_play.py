@@ -107,6 +107,7 @@ def test_episode_with_impossible_action_records_the_desktops_answer() -> None:
 
 def test_episode_of_a_demonstration_needs_no_engine_and_has_no_logprobs() -> None:
     trajectory = play(FakeDesktops(), None, kind="demonstration")
+    assert trajectory.shown_by == "script"
     assert [step.action_text for step in trajectory.steps] == ["click(1)", "done()"]
     assert bytes(trajectory.steps[0].action_tokens.tolist()) == b" click(1)\n"
     assert all(step.behavior_logprobs.size == 0 and step.policy_versions.size == 0 for step in trajectory.steps)
@@ -142,11 +143,11 @@ def test_episode_beside_a_demonstrator_may_name_an_element_as_it_likes() -> None
 def test_episode_beside_a_demonstrator_is_not_ended_by_answers_that_are_patched() -> None:
     class Patient(FakeDesktops):
         def demonstrate(self, lease: Lease) -> Demonstration:
-            return Demonstration("click(1)" if len(self.actions) < 3 else "done()")
+            return Demonstration("click(1)" if len(self.actions) < 3 else "done()", "script")
 
     trajectory = play(Patient(), ScriptedEngine("hm\n", "well\n", "click(1)\n", "done()\n"), num_patches=2)
     assert [step.matched for step in trajectory.steps] == [False, False, True, True]
-    assert trajectory.end_reason == "done_action" and not trajectory.success
+    assert trajectory.end_reason == "done_action" and not trajectory.success and not trajectory.shown_by
 
 
 def test_episode_off_the_demonstration_is_no_success_whatever_the_desktop_shows() -> None:
@@ -181,7 +182,11 @@ def test_episode_records_the_drawn_thing_whose_middle_the_demonstrator_names_as_
     class Drawn(FakeDesktops):
         def demonstrate(self, lease: Lease) -> Demonstration:
             self._call("demonstrate")
-            return Demonstration("click(200, 300)", 40, 20) if len(self.actions) < 2 else Demonstration("click(7, 8)")
+            return (
+                Demonstration("click(200, 300)", "script", 40, 20)
+                if len(self.actions) < 2
+                else Demonstration("click(7, 8)", "script")
+            )
 
     assignment = replace_fields(make_assignment(), with_targets=True)
     desktops, engine = Drawn(), ScriptedEngine("click(219, 291)\n", "click(221, 300)\n", "click(9, 9)\n")

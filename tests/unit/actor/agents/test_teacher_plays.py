@@ -55,7 +55,7 @@ class Scripted:
 
 
 def play(teacher: Scripted, *, kind: str = "demonstration") -> tuple[Trajectory, FakeDesktops]:
-    setting = EpisodeSetting(actor="actor-0:i", incarnation="i", max_new_tokens=32, teacher=teacher)
+    setting = EpisodeSetting(actor="actor-0:i", incarnation="i", max_new_tokens=32, teacher=teacher, teacher_name="theirs")
     desktops = FakeDesktops()
     engine = ScriptedEngine("click(1)\n", "done()\n")
     return play_episode(make_assignment(kind=kind), desktops, engine, make_prompt(), setting=setting), desktops
@@ -77,13 +77,14 @@ def test_what_a_teacher_does_is_said_in_the_words_of_the_policy() -> None:
     assert all(not len(step.behavior_logprobs) and step.min_policy_version == -1 for step in trajectory.steps)
     assert [step.usage for step in trajectory.steps] == [Usage(10, 2, num_requests=1)] * 2
     assert "demonstrate" not in desktops.calls and teacher.is_over
+    assert trajectory.shown_by == "theirs"
 
 
 @pytest.mark.parametrize("kind", ["training", "evaluation"])
 def test_a_teacher_plays_nothing_but_demonstrations(kind: str) -> None:
     teacher = Scripted()
     trajectory, _ = play(teacher, kind=kind)
-    assert not teacher.sights and len(trajectory.steps[0].behavior_logprobs) and trajectory.success
+    assert not teacher.sights and len(trajectory.steps[0].behavior_logprobs) and trajectory.success and not trajectory.shown_by
 
 
 def test_an_element_that_a_teacher_points_at_is_named_as_the_policys_prompt_names_it() -> None:

@@ -130,7 +130,7 @@ def test_episode_of_a_demonstration_is_played_and_recorded_as_the_format_says_it
 def test_episode_whose_demonstration_means_nothing_on_screen_is_the_tasks_fault() -> None:
     class Lost(FakeDesktops):
         def demonstrate(self, lease: Lease) -> Demonstration:
-            return Demonstration("click(77)")
+            return Demonstration("click(77)", "script")
 
     prompt = make_prompt(format="computerrl_text", max_prompt_tokens=9000)
     setting = EpisodeSetting(actor="actor-0:i", incarnation="i", max_new_tokens=32)
@@ -172,7 +172,7 @@ class _Holding(FakeDesktops):
         return replace(super().step(lease, action, completion=completion), observation=self._seen())
 
     def demonstrate(self, lease: Lease) -> Demonstration:
-        return Demonstration("wait()" if not self.actions else 'click(1, hold="ctrl")')
+        return Demonstration("wait()" if not self.actions else 'click(1, hold="ctrl")', "script")
 
     def _seen(self) -> Observation:
         return replace(make_observation(make_element(1, "ok")), screenshot=PICTURE)

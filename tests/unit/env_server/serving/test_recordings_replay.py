@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from computerrl.common.actions import parse_action, render_action
 from computerrl.common.config import RunConfig, TasksConfig
-from computerrl.common.messages import Action, Element, TaskRef
+from computerrl.common.messages import Element, TaskRef
 from computerrl.common.run_files.recordings import (
     FORMAT_VERSION,
+    RecordedFrom,
     RecordedStep,
     RecordedTarget,
     Recording,
@@ -164,16 +165,24 @@ def test_recording_stands_in_only_for_its_instance(tmp_path: Path) -> None:
     write_recording(tmp_path, make_recording(make_step("wait()"), family="files-move", instruction="x"))
     tasks = TasksConfig(recordings=str(tmp_path))
 
-    def first_action(seed: int, **values: Any) -> Action:
+    def first_action(seed: int, **values: Any) -> tuple[str, str]:
         task = TaskRef("files-move", seed, "demonstration")
         instance = with_recording(task_instance(task, tasks=tasks), task, tasks=TasksConfig(**values))
-        return instance.demonstrate("x", make_observation(), (), lambda kind: None)
+        return instance.demonstrate("x", make_observation(), (), lambda kind: None).name, instance.shown_by
 
-    assert first_action(3, recordings=str(tmp_path)).name == "wait"
-    assert first_action(4, recordings=str(tmp_path)).name == "files.move"
-    assert first_action(3).name == "files.move"
+    assert first_action(3, recordings=str(tmp_path)) == ("wait", "recording of a person")
+    assert first_action(4, recordings=str(tmp_path)) == ("files.move", "script")
+    assert first_action(3) == ("files.move", "script")
     recording_path(tmp_path, family="files-move", seed=3).write_text("{")
-    assert first_action(3, recordings=str(tmp_path)).name == "files.move"
+    assert first_action(3, recordings=str(tmp_path)) == ("files.move", "script")
+
+
+@pytest.mark.parametrize(("agent", "model", "name"), [("openai", "theirs", "theirs"), ("mine:Agent", "", "mine:Agent")])
+def test_recording_of_an_agent_names_its_model(tmp_path: Path, agent: str, model: str, name: str) -> None:
+    recording = replace(make_recording(family="files-move"), source=RecordedFrom(agent, model, "", "eval-x", "e/1"))
+    write_recording(tmp_path, recording)
+    tasks, task = TasksConfig(recordings=str(tmp_path)), TaskRef("files-move", 3, "demonstration")
+    assert with_recording(task_instance(task, tasks=tasks), task, tasks=tasks).shown_by == f"recording of {name}"
 
 
 # --- what a run makes of them ----------------------------------------------------------------------------------------
