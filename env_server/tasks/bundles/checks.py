@@ -57,13 +57,9 @@ def _refusals(bundle: Bundle, folder: Path, image: str, hub: Hub | None) -> Iter
     needs_node = bundle.web_names if hub else bundle.web and bundle.web.entry
     if needs_node and not abilities.has_tools:
         yield Refusal("app", "web_app", f"program node, which image {image} lacks")
+    yield from _of_web_apps(bundle, hub)
     for name in bundle.scripts:
         text = bundle.files[name].decode("utf-8-sig")
-        for web in named([text]) if bundle.web is None else ():
-            if hub is None:
-                yield Refusal("network", name, f"needs web application {web}: give a built CUA-Gym-Hub with --web-apps")
-            elif lacks := hub.lacks(web):
-                yield Refusal("app", name, lacks)
         if name.endswith(".py"):
             yield from _of_python(name, text, bundle, image)
         else:
@@ -75,6 +71,15 @@ def _refusals(bundle: Bundle, folder: Path, image: str, hub: Hub | None) -> Iter
         for url in _brought(step):
             if (name := urlsplit(url).path) in hidden:
                 yield Refusal("broken", where, f"brings {name} onto the desktop, where the agent could read it")
+
+
+def _of_web_apps(bundle: Bundle, hub: Hub | None) -> Iterator[Refusal]:
+    for name in (bundle.task_file, *bundle.scripts) if bundle.web is None else ():
+        for web in named([bundle.files[name].decode("utf-8-sig")]):
+            if hub is None:
+                yield Refusal("network", name, f"needs web application {web}: give a built CUA-Gym-Hub with --web-apps")
+            elif lacks := hub.lacks(web):
+                yield Refusal("app", name, lacks)
 
 
 def _brought(step: SetupStep) -> list[str]:

@@ -152,17 +152,17 @@ class Bundle:
     @property
     def solution(self) -> str:
         """The script that solves the task; empty where there is none."""
-        return next((name for name in _SOLUTIONS if name in self.files), "")
+        return _solution_of(self.files)
 
     @property
     def scripts(self) -> list[str]:
         """All scripts that run on the desktop."""
-        return [name for name in (self.setup, REWARD, self.solution) if name]
+        return _scripts_of(self.files)
 
     @property
     def web_names(self) -> list[str]:
-        """Names of web applications that the scripts name and the bundle does not bring."""
-        return [] if self.web else hub.named([self.files[name].decode("utf-8-sig") for name in self.scripts])
+        """Names of web applications that the task file and the scripts name and the bundle does not bring."""
+        return [] if self.web else _web_names(self.files)
 
     @property
     def plain_files(self) -> dict[str, bytes]:
@@ -192,13 +192,18 @@ def read_bundle(folder: Path) -> Bundle:
     """The bundle in ``folder``. Raises `ConfigError` that names each wrong file or field and what to do."""
     files = _read_files(folder)
     _require(folder, _wrong_scripts(files))
-    task = _read_task(folder, _task_file(files), files)
+    task_file = _task_file(files)
+    text = files[task_file].decode("utf-8-sig")
+    task = _read_task(folder, task_file, text)
     name = task.id or folder.name
     if not is_task_name(name):
         reason = f"{name!r:.120} is no name of a task: letters, digits, `_`, `-` and single dots, at most {_MAX_NAME_CHARS}"
         _require(folder, [("id", reason)])
     web, wrong = _web_app(task.web_app, files)
     _require(folder, wrong)
+    # What the agent is told and what the set-up opens may name web applications as well.
+    if (with_addresses := with_web_addresses(text, web, files)) != text:
+        task = _read_task(folder, task_file, with_addresses)
     steps = [_with_own_files(step, files) for step in task.config]
     steps = [step for step in steps if not _is_about(step, _setup_of(files))]
     return Bundle(name, task.instruction, tuple(task.apps), tuple(steps), web, task.max_reward, files)
@@ -206,6 +211,24 @@ def read_bundle(folder: Path) -> Bundle:
 
 def _task_file(files: Mapping[str, bytes]) -> str:
     return next((name for name in TASK_FILES if name in files), TASK_FILES[0])
+
+
+def _scripts_of(files: Mapping[str, bytes]) -> list[str]:
+    return [name for name in (_setup_of(files), REWARD, _solution_of(files)) if name]
+
+
+def _solution_of(files: Mapping[str, bytes]) -> str:
+    return next((name for name in _SOLUTIONS if name in files), "")
+
+
+def _web_names(files: Mapping[str, bytes]) -> list[str]:
+    return hub.named([files[name].decode("utf-8-sig") for name in (_task_file(files), *_scripts_of(files))])
+
+
+def with_web_addresses(text: str, web: WebApp | None, files: Mapping[str, bytes]) -> str:
+    """``text`` of a bundle with the addresses of its web applications in place of their names: of ``web``, which it brings, or of
+    those that ``files`` name."""
+    return hub.filled(text, {}, other=web.port) if web else hub.filled(text, hub.ports(_web_names(files)))
 
 
 def _setup_of(files: Mapping[str, bytes]) -> str:
@@ -285,9 +308,9 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
-def _read_task(folder: Path, name: str, files: Mapping[str, bytes]) -> _TaskJson:
+def _read_task(folder: Path, name: str, text: str) -> _TaskJson:
     try:
-        return _TaskJson.model_validate(json.loads(files[name].decode("utf-8-sig")))
+        return _TaskJson.model_validate(json.loads(text))
     except ValidationError as error:
         wrong = []
         for found in error.errors(include_url=False):

@@ -18,6 +18,12 @@ from pathlib import Path, PurePosixPath
 from computerrl.common.errors import ConfigError, Problem
 
 PREVIEW = "preview.mjs"
+_CONFIGS = ("vite.config.bundled.mjs", "vite.config.mjs", "vite.config.js")
+"""Names of configurations that Node can load, the first one that is there; `preview.mjs` has the same list."""
+_BUNDLES = (
+    f"npx esbuild vite.config.* --bundle --platform=node --format=esm --external:vite '--external:@*' --outfile={_CONFIGS[0]}"
+)
+"""Command that puts all that a configuration imports into one file, as Vite itself does before it loads one."""
 _SITES, _SHARED = "websites", "shared"
 _FIRST_PORT = 8101
 _NAMED = re.compile(
@@ -59,8 +65,8 @@ class Hub:
             return f"there is no web application {name} among --web-apps"
         if not (place / "dist/index.html").is_file():
             return f"web application {place.name} is not built: run `npm install && npm run build` in its folder"
-        if not any((place / f"vite.config.{ending}").is_file() for ending in ("js", "mjs")):
-            return f"web application {place.name} has no vite.config.js"
+        if not any((place / name).is_file() for name in _CONFIGS):
+            return f"web application {place.name} has no vite.config.js: run `{_BUNDLES}` in its folder"
         if sum(file.stat().st_size for _, file in _files(place)) > _MAX_BYTES:
             return f"web application {place.name} has more than {_MAX_BYTES >> 20} MB"
         return ""

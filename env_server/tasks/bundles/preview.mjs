@@ -15,6 +15,8 @@ const KINDS = {
   '.wasm': 'application/wasm', '.webp': 'image/webp', '.woff': 'font/woff', '.woff2': 'font/woff2', '.xml': 'text/xml',
 };
 
+const CONFIGS = ['vite.config.bundled.mjs', 'vite.config.mjs', 'vite.config.js'];
+
 /** Handlers in order, as Connect calls them: each for the addresses below its route, which it sees without the route. */
 class Middlewares {
   constructor() {
@@ -89,11 +91,23 @@ function servePages(pages, base) {
   };
 }
 
+/** The application's configuration. Node loads fewer things than the program that bundles a configuration for Vite. */
+async function readConfig() {
+  const name = CONFIGS.find((one) => fs.existsSync(one));
+  try {
+    return (await import(pathToFileURL(path.resolve(name)))).default;
+  } catch (error) {
+    if (!['ERR_MODULE_NOT_FOUND', 'ERR_UNKNOWN_FILE_EXTENSION', 'ERR_UNSUPPORTED_DIR_IMPORT'].includes(error.code)) throw error;
+    const step = `bundle it as docs/how-to/tasks.md says, and import the tasks again`;
+    console.error(`${path.basename(process.cwd())}/${name} imports what Node alone cannot load: ${step}. ${error.message}`);
+    process.exit(1);
+  }
+}
+
 async function main() {
   const [folder, port] = process.argv.slice(2);
   process.chdir(folder);
-  const name = fs.existsSync('vite.config.mjs') ? 'vite.config.mjs' : 'vite.config.js';
-  let config = (await import(pathToFileURL(path.resolve(name)))).default;
+  let config = await readConfig();
   if (typeof config === 'function') config = config({ command: 'serve', mode: 'production', isPreview: true, isSsrBuild: false });
   config = await config;
   const middlewares = new Middlewares();

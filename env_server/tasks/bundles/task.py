@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import secrets
 import tarfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from computerrl.common.errors import ConfigError, TaskFailed
 from computerrl.common.messages import Action, Evaluation, Observation
 from computerrl.env_server.driver import Getter, TaskInstance
 from computerrl.env_server.tasks.bundles import hub, stand_ins, static_server
-from computerrl.env_server.tasks.bundles.format import REWARD, Bundle, WebApp, read_bundle
+from computerrl.env_server.tasks.bundles.format import REWARD, Bundle, WebApp, read_bundle, with_web_addresses
 from computerrl.env_server.tasks.bundles.hub import Hub
 from computerrl.env_server.tasks.bundles.verdicts import no_verdict, tail_of, verdict_of
 from computerrl.env_server.tasks.family import DONE
@@ -27,6 +28,9 @@ from computerrl.env_server.tasks.osworld.format import OpenTabsStep
 from computerrl.env_server.tasks.osworld.home import HOME_STEPS
 from computerrl.env_server.tasks.osworld.steps import Carrier
 
+PAGES_SEND_WITHIN_S = 1.0
+"""Time in which the hub's pages have sent their state to their server: they do so 0.3 to 0.5 s after they have loaded, and after
+each change."""
 SETUP_LIMIT_S = 120.0
 SOLUTION_LIMIT_S = 60.0
 REWARD_LIMIT_S = 60.0
@@ -104,6 +108,8 @@ class BundleTask:
                     raise TaskFailed(f"{name} did not open a window")
         if bundle.web and not any(isinstance(step.parameters, OpenTabsStep) for step in bundle.steps):
             desktop.open_tabs([bundle.web.address + bundle.web.path])
+        if bundle.web_names:
+            time.sleep(PAGES_SEND_WITHIN_S)  # What a solution does at once would be overwritten.
 
     def solve(self, desktop: OsworldDesktop) -> None:
         """Run the bundle's own solution. Raises `TaskFailed` when there is none, or it fails."""
@@ -115,6 +121,8 @@ class BundleTask:
     def evaluate(self, desktop: OsworldDesktop) -> Evaluation:
         """The reward script's verdict. Whatever keeps the script from a verdict is a reward of 0, see `verdict_of`."""
         bundle = self._read()
+        if bundle.web_names:
+            time.sleep(PAGES_SEND_WITHIN_S)
         place = f"{_HIDDEN}-{secrets.token_hex(8)}"
         files = {**bundle.plain_files, REWARD: _filled(bundle, REWARD)}
         command = [*_REWARD_LIMITS, "env", "-C", place, "python3", f"{place}/{REWARD}"]
@@ -187,8 +195,7 @@ def _require_node(desktop: OsworldDesktop) -> None:
 
 def _filled(bundle: Bundle, name: str) -> bytes:
     """A script with addresses in place of the web applications' names."""
-    other = bundle.web.port if bundle.web else None
-    return hub.filled(bundle.files[name].decode("utf-8-sig"), hub.ports(bundle.web_names), other=other).encode()
+    return with_web_addresses(bundle.files[name].decode("utf-8-sig"), bundle.web, bundle.files).encode()
 
 
 def _unpack(desktop: OsworldDesktop, files: Mapping[str, bytes]) -> str:

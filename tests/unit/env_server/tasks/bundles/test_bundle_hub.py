@@ -14,6 +14,7 @@ from computerrl.env_server.tasks.bundles.checks import applications, refusals
 from computerrl.env_server.tasks.bundles.format import read_bundle
 from computerrl.env_server.tasks.bundles.hub import Hub
 from computerrl.env_server.tasks.osworld.abilities import TOOLS_IMAGE
+from computerrl.env_server.tasks.osworld.format import OpenTabsStep
 from tests.support.tasks.bundles import write_bundle, write_hub
 
 NAMES_SHOP = "url = '__CUA_GYM_SHOP_URL__'\n"
@@ -38,6 +39,22 @@ NAMES_SHOP = "url = '__CUA_GYM_SHOP_URL__'\n"
 def test_applications_are_known_by_every_spelling(text: str, names: list[str], filled: str) -> None:
     assert hub.named([text]) == names
     assert hub.filled(text, hub.ports(names)) == filled
+
+
+@pytest.mark.parametrize("files", [{}, {"web/index.html": "x"}], ids=["of the hub", "its own"])
+def test_what_instruction_and_set_up_name_are_addresses_on_the_desktop(files: dict[str, str], tmp_path: Path) -> None:
+    opens = {"type": "chrome_open_tabs", "parameters": {"urls_to_open": ["__CUA_GYM_SHOP_URL__/?sid=1"]}}
+    place = write_bundle(
+        tmp_path, "one", instruction="Buy it at __CUA_GYM_SHOP_HOST__.", config=[opens], files={**files}, app_type="chrome"
+    )
+    bundle = read_bundle(place)
+    port = 8080 if files else 8101
+    assert bundle.instruction == f"Buy it at 127.0.0.1:{port}." and bundle.web_names == ([] if files else ["shop"])
+    assert bundle.steps[0].parameters == OpenTabsStep(urls_to_open=[f"http://127.0.0.1:{port}/?sid=1"])
+    assert refusals(bundle, place, image=TOOLS_IMAGE, hub=Hub(write_hub(tmp_path / "hub"))) == []
+    missing = [str(one) for one in refusals(bundle, place, image=TOOLS_IMAGE)]
+    assert len(missing) == (not files)
+    assert files or missing[0].startswith("network: task.json: needs web application shop: give a built CUA-Gym-Hub")
 
 
 @pytest.mark.parametrize("folder", ["shop_mock", "Shop_mock", "shop"])
@@ -78,7 +95,7 @@ SPOIL: dict[str, tuple[Callable[[Path], object], str]] = {
     "not built": (lambda place: shutil.rmtree(place / "dist"), "web application shop_mock is not built: run `npm install"),
     "other configuration": (
         lambda place: (place / "vite.config.js").rename(place / "vite.config.ts"),
-        "web application shop_mock has no vite.config.js",
+        "web application shop_mock has no vite.config.js: run `npx esbuild vite.config.* --bundle",
     ),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import tarfile
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -19,12 +20,13 @@ from computerrl.common.messages import Observation
 from computerrl.env_server.driver import TaskInstance
 from computerrl.env_server.tasks.bundles import stand_ins
 from computerrl.env_server.tasks.bundles.format import read_bundle
+from computerrl.env_server.tasks.bundles.hub import Hub
 from computerrl.env_server.tasks.bundles.static_server import make_handler, read_pages
-from computerrl.env_server.tasks.bundles.task import BundleTask
+from computerrl.env_server.tasks.bundles.task import PAGES_SEND_WITHIN_S, BundleTask
 from computerrl.env_server.tasks.family import DONE, NO_VERDICT
 from computerrl.env_server.tasks.osworld.desktop import RunResult
 from tests.support.osworld_fake import FakeDesktop
-from tests.support.tasks.bundles import CHECKS, MAKES, write_bundle
+from tests.support.tasks.bundles import CHECKS, MAKES, write_bundle, write_hub
 
 PAID = {"/reward.py": RunResult(0, "REWARD: 1\n", "")}
 
@@ -158,6 +160,25 @@ def test_web_application_is_served_and_shown_and_must_live_until_the_judgement(t
     desktop.serves = False
     verdict = task.evaluate(desktop)
     assert verdict.reward == 0.0 and "has been ended" in verdict.detail
+
+
+def test_pages_of_the_hub_have_time_to_send_before_a_solution_runs_and_before_the_judge_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = write_bundle(tmp_path, "one", setup="url = '__CUA_GYM_SHOP_URL__'")
+    task = BundleTask(place, read_bundle(place).digest, Hub.open(write_hub(tmp_path / "hub"), field="hub"))
+    desktop = FakeDesktop(answers=PAID)
+    monkeypatch.setattr(time, "sleep", lambda seconds: desktop.calls.append(("waits", seconds)))
+    task.set_up(desktop)
+    assert desktop.calls[-1] == ("waits", PAGES_SEND_WITHIN_S)
+    desktop.calls.clear()
+    assert task.evaluate(desktop).success
+    assert desktop.calls[0] == ("waits", PAGES_SEND_WITHIN_S), "before applications stand still"
+    without = FakeDesktop(answers=PAID)
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("no page of the hub is there"))
+    other = bundle_task(tmp_path / "other")
+    other.set_up(without)
+    assert other.evaluate(without).success
 
 
 def test_web_application_for_node_needs_node(tmp_path: Path) -> None:
