@@ -27,7 +27,15 @@ from computerrl.common.config.learner import (
 )
 from computerrl.common.config.model import ModelConfig
 from computerrl.common.config.players import of_teacher
-from computerrl.common.config.run import Actions, RunConfig, SupervisorConfig, TasksConfig, load_config, played_by_teacher
+from computerrl.common.config.run import (
+    Actions,
+    RunConfig,
+    SupervisorConfig,
+    TasksConfig,
+    Wordings,
+    load_config,
+    played_by_teacher,
+)
 from computerrl.common.config.site import NodeKind, SiteProfile, load_site
 
 __all__ = [
@@ -57,6 +65,7 @@ __all__ = [
     "SupervisorConfig",
     "TasksConfig",
     "TeacherConfig",
+    "Wordings",
     "load_config",
     "load_hosts",
     "load_site",

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from computerrl.common.messages import Split  # At run time it would bring the transport.
 
 Actions = Literal["api_gui", "gui"]
+Wordings = Literal["plain", "seen", "unseen"]
 
 _NUM_STARTS = 100
 """Number of parts of a range of seeds. Runs with different `seed` begin in different parts."""
@@ -75,6 +76,10 @@ class TasksConfig(Section):
     """Settings of how training groups choose their family."""
     rollouts: RolloutsConfig = RolloutsConfig()
     """Limits of the number of rollouts of a training group."""
+    wordings: Wordings = "plain"
+    """How instructions are said. `plain`: as the family says them. `seen`: in other words and sentences, drawn by the seed.
+    `unseen`: the same with words and sentences that `seen` never uses: train with `seen`, evaluate with `unseen`, and success
+    tells whether the policy reads. Task files and imported bundles keep their words. Read by the env_server."""
     demonstration_seeds: tuple[int, int] = (0, 100_000)
     """Half-open range of seeds for demonstrations. No two of the four ranges may overlap."""
     training_seeds: tuple[int, int] = (100_000, 10_000_000)

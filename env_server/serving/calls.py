@@ -41,6 +41,7 @@ from computerrl.env_server.judging.untouched import Untouched
 from computerrl.env_server.serving.desktop_worker import DesktopWorker, PreparedTask, TaskSession
 from computerrl.env_server.serving.replay import with_recording
 from computerrl.env_server.tasks import task_instance
+from computerrl.env_server.tasks.wordings import said_to_agents
 
 SPARE_LIFETIME_S = 60.0
 """Maximum age of a spare. An older one is set up anew: set-ups may name times, and pages move by themselves."""
@@ -69,8 +70,9 @@ def reset(message: TaskReset, *, setting: TaskSetting, timings: Mapping[str, Tim
             observation = _still_shown(worker, prepared, message.task)
             if prepared is None or observation is None:
                 prepared, observation = _put_on_screen(worker, message.task, setting)
+        # Demonstrators read the family's own words, agents what the wording makes of them.
         worker.session = TaskSession(message.lease.token, message.task, prepared.instance, prepared.instruction, observation)
-        return TaskStarted(instruction=prepared.instruction, observation=observation)
+        return TaskStarted(instruction=said_to_agents(prepared.instruction, message.task, setting.tasks), observation=observation)
 
     return work
 

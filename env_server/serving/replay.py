@@ -21,6 +21,7 @@ from computerrl.common.run_files.recordings import RecordedStep, RecordedTarget,
 from computerrl.env_server.driver import Getter, TaskInstance
 from computerrl.env_server.tasks.family import DONE, WAIT
 from computerrl.env_server.tasks.targets import name_of
+from computerrl.env_server.tasks.wordings import all_wordings
 
 MAX_WAITS = 2
 """Maximum number of waits for one missing element; each wait is one of the episode's few steps."""
@@ -54,7 +55,7 @@ def next_action(
     recording: Recording, instruction: str, observation: Observation, actions: Sequence[Action], *, by_pixels: bool = False
 ) -> Action:
     """The person's action at this point. An instance whose instruction has changed since the recording is given up."""
-    if instruction != recording.instruction:
+    if recording.instruction not in all_wordings(instruction, seed=recording.task.seed):
         log.get_logger().warning("recording.outdated", task=recording.task.task_id, asked=instruction, then=recording.instruction)
         return _FAIL
     number, num_waits = _progress(recording.steps, actions)

@@ -35,7 +35,7 @@ _MAX_BYTES = 48 << 20
 _BUILD_TOOLS = ("vite", "@vitejs/plugin-react", "@vitejs/plugin-react-swc", "@tailwindcss/vite")
 """Packages that configurations import and that only a build needs."""
 _BUILD_TOOL = "export const defineConfig = (config) => config;\nexport const loadEnv = () => ({});\nexport default () => ({});\n"
-_MODULES = '{"type": "module"}\n'
+_MODULES = '{"type": "module", "main": "index.js"}\n'
 """``package.json`` of a folder whose files are ECMAScript modules."""
 
 
