@@ -27,7 +27,7 @@ FUZZ_S ?= 300
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-release check docs bench soak fuzz report clean
+.PHONY: help setup train test test-release check docs results bench soak fuzz report clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -62,6 +62,9 @@ docs: WITH := develop
 docs: setup ## make the documentation site, which needs no network: build/docs/index.html
 	$(VENV)/bin/python -m sphinx -q -W --keep-going -c docs/site -d .stamps/docs docs build/docs
 	@echo "$(CURDIR)/build/docs/index.html"
+
+results: setup ## write the tables of docs/results from their data
+	$(VENV)/bin/python docs/site/result_tables.py
 
 bench: setup ## print the figures (BENCH=NAME for one; without, all names)
 	$(VENV)/bin/computerrl bench $(BENCH) $(ARGS)

@@ -11,6 +11,7 @@ import functools
 import os
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 Clock = Callable[[], float]
@@ -33,6 +34,11 @@ def unix_now(anchor: str = "") -> float:
     another boot or machine means nothing here, and the process's own start takes its place.
     """
     return _offset(anchor or os.environ.get(_ANCHOR_VARIABLE, "")) + time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def utc_now() -> str:
+    """The date of `unix_now` in UTC, to the second, as ISO 8601 writes it."""
+    return datetime.fromtimestamp(unix_now(), UTC).isoformat(timespec="seconds")
 
 
 def anchor_clock() -> str:

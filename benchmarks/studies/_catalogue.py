@@ -377,3 +377,15 @@ def run(design: Comparison | Generalist, folder: Path, *, quick: bool, num_seeds
         _arms.run(design, folder, quick=quick, num_seeds=num_seeds)
     else:
         _policies.run(design, folder, quick=quick, num_seeds=num_seeds)
+
+
+def table_of(data: Mapping[str, Any]) -> str:
+    """The tables of a study in Markdown, from the contents of a data.json that it wrote; nothing is run."""
+    from computerrl.benchmarks.studies import _arms, _policies, algorithms, faults, scale, staleness, staleness_desktops
+
+    name = data["study"]
+    if name in ("scale", "staleness"):
+        return (scale if name == "scale" else staleness).table_of(data)
+    with_code = {module.STUDY.name: module.STUDY for module in (algorithms, faults, staleness_desktops)}
+    design = DESIGNS.get(name) or with_code[name]
+    return _policies.table_of(design, data) if isinstance(design, Generalist) else _arms.table(design, data["cells"])

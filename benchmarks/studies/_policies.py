@@ -44,7 +44,7 @@ def run(design: Generalist, folder: Path, *, quick: bool, num_seeds: int | None)
         for stage in STAGES:
             evaluate = partial(_evaluated, study.folder, stage, seed, settings, unseen)
             cells.append(study.cell(f"{stage}, seed {seed}", evaluate, of=number, show=lambda cell: f"{cell['mean']:.3f}"))
-    text = table(cells, families=families, unseen=unseen, published=design.published, note=design.published_note)
+    text = table_of(design, {"settings": study.settings, "cells": cells})
     turn = math.ceil(len(families) / (settings.get("learner.groups_per_batch") or common["learner"]["groups_per_batch"]))
     plot = partial(draw, cells=cells, families=families, unseen=unseen, turn=turn)
     page = Page(design.title, design.question, text, plot, design.limits)
@@ -104,6 +104,18 @@ def pooled(cells: Sequence[Record], stage: str, families: Sequence[str]) -> tupl
     return sum(successes for successes, _ in counts), sum(episodes for _, episodes in counts)
 
 
+def table_of(design: Generalist, data: Mapping[str, Any]) -> str:
+    """The tables of ``data``, the contents of a data.json of ``design``: its families, settings and results."""
+    settings = data["settings"]
+    return table(
+        data["cells"],
+        families=settings["settings"]["tasks.families"],
+        unseen=settings["unseen"],
+        published=design.published,
+        note=design.published_note,
+    )
+
+
 def table(
     cells: Sequence[Record],
     *,
@@ -114,9 +126,10 @@ def table(
 ) -> str:
     """Success of each stage with its interval, and of each family beside its published success."""
     groups = {"families trained on": families, **({"families never trained on": unseen} if unseen else {})}
+    shown = [one for what, names in groups.items() for one in ((what, names), *_by_kind(names))]
     overall = [
-        [f"{what} ({len(names)})", *(_with_interval(*pooled(cells, stage, names)) for stage in STAGES)]
-        for what, names in groups.items()
+        [f"{what} ({len(names)})", *(_with_interval(*pooled(cells, stage, names)) for stage in STAGES), *_changes(cells, names)]
+        for what, names in shown
     ]
     rows = [
         [
@@ -144,11 +157,28 @@ def table(
         f"minutes of RL, {cell['num_trajectories_lost']} lost, greatest age {cell['max_policy_age_trained']}"
         for cell in trained
     )
+    explained = "rose, fell, at 0: families from cloned to trained, and those at 0 in both"
     return (
-        f"{markdown(['held-out success', *STAGES], overall)}\nWith 95 % intervals (Wilson); {given_up} evaluation episodes given "
-        f"up. {effort}.\n\n"
+        f"{markdown(['held-out success', *STAGES, 'rose', 'fell', 'at 0'], overall)}\nWith 95 % intervals (Wilson); {given_up} "
+        f"evaluation episodes given up; {explained}. {effort}.\n\n"
         f"{markdown(['family', *STAGES, *published], rows)}" + (f"\n{note}\n" if known else "")
     )
+
+
+def _by_kind(families: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """(kind, its families): names share the first word, or the first two of OfficeForge; nothing where all are of one kind."""
+    kinds: dict[str, list[str]] = {}
+    for name in sorted(families):
+        words = name.split("-")
+        kinds.setdefault("-".join(words[: 2 if words[0] == "forge" else 1]), []).append(name)
+    return [(f"{kind}-*", names) for kind, names in kinds.items()] if len(kinds) > 1 else []
+
+
+def _changes(cells: Sequence[Record], families: Sequence[str]) -> list[str]:
+    """Number of families whose success rose from cloned to trained, that fell, and that are at 0 in both."""
+    both = [tuple(pooled(cells, stage, [name])[0] for stage in STAGES[1:]) for name in families]
+    counts = (sum(after > before for before, after in both), sum(after < before for before, after in both), both.count((0, 0)))
+    return [str(count) for count in counts]
 
 
 def _with_interval(successes: int, episodes: int) -> str:

@@ -1,7 +1,7 @@
 """The folder of a study: results that are kept as they come, and the files that are written of them.
 
     studies/NAME/cells/CELL.json   one result each, kept as soon as it is there; a result that is kept is not made again
-    studies/NAME/data.json         all of them, a line each, with settings, seeds, machine and versions
+    studies/NAME/data.json         all of them, a line each, with commit, processor and date; settings, machine, versions
     studies/NAME/data.csv          a line for each
     studies/NAME/table.md, plot.png, README.md   for people: the last holds the first two, and the limits of the study
 
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from computerrl.benchmarks.studies._statistics import Record
+from computerrl.common.clock import utc_now
 from computerrl.common.errors import ConfigError, Problem, SetupError
 from computerrl.common.run_files.run_folder import versions, write_atomically
 from computerrl.launch.plan.machine import inspect_machine
@@ -76,8 +77,10 @@ class Study:
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
     def keep(self, key: str, made: Record, *, took_s: float, of: int, show: Callable[[Record], str] = lambda found: "") -> Record:
-        """Keep a result and print it. Commit and processor are kept with it: a study may go on elsewhere, or with newer code."""
-        found = {"cell": key, **made, "took_s": round(took_s, 1), "commit": self._versions["commit"], "cpu": self._machine["cpu"]}
+        """Keep a result and print it. Commit, processor and date are kept with it: a study may go on elsewhere, or with newer
+        code."""
+        origin = {"commit": self._versions["commit"], "cpu": self._machine["cpu"], "date": utc_now()}
+        found = {"cell": key, **made, "took_s": round(took_s, 1), **origin}
         write_atomically(self.path(key), _json(found))
         self._num_made += 1
         done = sum(1 for _ in self._cells.glob("*.json"))
@@ -111,7 +114,6 @@ class Study:
     def _page(self, page: Page, data: Mapping[str, Any]) -> str:
         machine, versions = data["machine"], data["versions"]
         hours = sum(float(cell["took_s"]) for cell in data["cells"]) / 3600
-        gpus = f", {', '.join(machine['gpus'])}" if machine["gpus"] else ", no GPU"
         origins = {(cell["commit"], cell["cpu"]) for cell in data["cells"]} - {(versions["commit"], machine["cpu"])}
         settings = "\n".join(f"- {key}: {json.dumps(value)}" for key, value in self.settings.items())
         command = f"computerrl study {self.name}{' --quick' if data['quick'] else ''}"
@@ -131,8 +133,7 @@ class Study:
                     "## What this does not show",
                     "\n".join(f"- {line}" for line in page.limits),
                     "## How it was made",
-                    f"`{command}`, {hours:.1f} hours in all. {machine['num_cores']} cores ({machine['cpu']}), "
-                    f"{machine['memory_mb'] / 1024:.0f} GB{gpus}, {machine['system']}; "
+                    f"`{command}`, {hours:.1f} hours in all. {machine_in_words(machine)}, {machine['system']}; "
                     + ", ".join(f"{name} {version}" for name, version in versions.items())
                     + "."
                     + "".join(f" Some results are of commit {commit} on {cpu}." for commit, cpu in sorted(origins)),
@@ -161,6 +162,29 @@ def restore(folder: Path, file: Path, *, name: str) -> None:
     for key, cell in found["cells"].items():
         if study.kept(key) is None:
             write_atomically(study.path(key), _json(cell))
+
+
+def origin(data: Mapping[str, Any]) -> str:
+    """Command, hours, machine, commits and days of ``data``, as far as they are known."""
+    cells = data["cells"]
+    hours = sum(float(cell["took_s"]) for cell in cells) / 3600
+    commits: dict[str, set[str]] = {}
+    for cell in cells:
+        commits.setdefault(cell["cpu"], set()).add(cell["commit"][:8])
+    where = " and ".join(f"{', '.join(sorted(found))} on {cpu}" for cpu, found in sorted(commits.items()))
+    days = sorted({cell["date"][:10] for cell in cells if "date" in cell})
+    when = f"; {' to '.join(dict.fromkeys([days[0], days[-1]]))}" if days else ""
+    machine = machine_in_words({**data["machine"], "cpu": ", ".join(sorted(commits))})
+    return (
+        f"`computerrl study {data['study']}`, {len(cells)} results in {hours:.1f} hours; {machine}; "
+        f"commit{'s' if sum(map(len, commits.values())) > 1 else ''} {where}{when}."
+    )
+
+
+def machine_in_words(machine: Mapping[str, Any]) -> str:
+    """A machine as `launch.plan.machine` describes it, in a few words."""
+    gpus = ", ".join(machine["gpus"]) if machine["gpus"] else "no GPU"
+    return f"{machine['num_cores']} cores ({machine['cpu']}), {machine['memory_mb'] / 1024:.0f} GB, {gpus}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -188,6 +188,11 @@ def _points(cells: Sequence[Record]) -> list[tuple[tuple[str, int, int], list[Re
     for cell in cells:
         found.setdefault((cell["kind"], cell["actors"], cell["desktops"]), []).append(cell)
     return sorted(found.items())
+
+
+def table_of(data: Mapping[str, Any]) -> str:
+    """The table of ``data``, the contents of a data.json of this study."""
+    return table(data["cells"])
 
 
 def table(cells: Sequence[Record]) -> str:

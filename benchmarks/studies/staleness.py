@@ -19,9 +19,10 @@ import multiprocessing
 import statistics
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -106,7 +107,7 @@ def run(folder: Path, *, quick: bool, num_seeds: int | None) -> None:
         for job, (one, took_s) in zip(missing, pool.imap(_train, missing), strict=True):
             study.keep(_key(job), {**asdict(one), "final": one.final}, took_s=took_s, of=len(jobs), show=_in_words)
     cells = [cell for job in jobs if (cell := study.kept(_key(job)))]
-    runs = [Run(**{name: cell[name] for name in Run.__slots__}) for cell in cells]
+    runs = _runs(cells)
     page = Page(
         "Stale rollouts on the delayed-data task",
         __doc__ or "",
@@ -115,6 +116,17 @@ def run(folder: Path, *, quick: bool, num_seeds: int | None) -> None:
         LIMITS,
     )
     study.write(page, cells, quick=quick)
+
+
+def _runs(cells: Sequence[Record]) -> list[Run]:
+    return [Run(**{name: cell[name] for name in Run.__slots__}) for cell in cells]
+
+
+def table_of(data: Mapping[str, Any]) -> str:
+    """The table of ``data``, the contents of a data.json of this study."""
+    runs = _runs(data["cells"])
+    given = {**data["settings"], "etas": tuple(data["settings"]["etas"]), "num_seeds": len({one.seed for one in runs})}
+    return table(runs, Settings(**given))
 
 
 def _key(job: tuple[str, int, int, Settings]) -> str:

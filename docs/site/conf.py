@@ -20,7 +20,7 @@ author = "The ComputerRL developers"
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 source_suffix = {".md": "markdown"}
 root_doc = "index"
-exclude_patterns = ["site", "results/data"]
+exclude_patterns = ["site", "results/data", "results/figures"]
 
 myst_heading_anchors = 4
 smartquotes = False

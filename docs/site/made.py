@@ -15,7 +15,7 @@ import click
 from computerrl.launch.commands.main import cli
 
 ROOT = Path(__file__).resolve().parents[2]
-OUTSIDE = {"CONTRIBUTING.md": "how-to/contributing.md", "CHANGELOG.md": "results/changelog.md"}
+OUTSIDE = {"CONTRIBUTING.md": "how-to/contributing.md", "CHANGELOG.md": "reference/changelog.md"}
 """Page beside docs/ -> the page of the site that holds it."""
 
 _LINK = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")

@@ -21,7 +21,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -154,7 +153,7 @@ def _require_options(name: str, module: Any, options: Mapping[str, Any]) -> None
 
 def _about(name: str, *, quick: bool) -> dict[str, Any]:
     """Head of a file of rows: where, when, of which commit and by which command they were measured."""
-    from computerrl.common.clock import unix_now
+    from computerrl.common.clock import utc_now
     from computerrl.common.host import torch_cuda
     from computerrl.common.run_files.run_folder import versions
     from computerrl.launch.plan.machine import gpu_driver, inspect_machine, package_versions
@@ -163,7 +162,7 @@ def _about(name: str, *, quick: bool) -> dict[str, Any]:
     return {
         "machine": machine,
         "commit": versions()["commit"],
-        "date": datetime.fromtimestamp(unix_now(), UTC).isoformat(timespec="seconds"),
+        "date": utc_now(),
         "command": shlex.join(["computerrl", *sys.argv[1:]]),
         "benchmark": name,
         "quick": quick,
@@ -214,12 +213,12 @@ def print_rows(name: str, rows: Sequence[Mapping[str, Any]], *, took_s: float, q
         table.add_column("state", no_wrap=True)
     for row in rows:
         style = {True: "green", False: "red", None: ""}[meets(row)]
-        target = "" if row["target"] is None else f"{'<=' if row['better'] == 'lower' else '>='} {_number(row['target'])}"
+        target = "" if row["target"] is None else f"{'<=' if row['better'] == 'lower' else '>='} {number(row['target'])}"
         if meets(row) is False:
             target += " missed"
-        value = f"[{style}]{_number(row['value'])}[/]" if style else _number(row["value"])
-        cells = [str(row["name"]), value, row["unit"] or "", _number(row["spread"]), target]
-        cells += [row["peer"] or "", _number(row["peer_value"]), _number(row["ratio"])]
+        value = f"[{style}]{number(row['value'])}[/]" if style else number(row["value"])
+        cells = [str(row["name"]), value, row["unit"] or "", number(row["spread"]), target]
+        cells += [row["peer"] or "", number(row["peer_value"]), number(row["ratio"])]
         table.add_row(*cells, *([row["state"] or ""] if has_states else []))
     Console(width=None if sys.stdout.isatty() else _LOG_WIDTH).print(table)
     for row in rows:
@@ -234,19 +233,20 @@ def describe(row: Mapping[str, Any]) -> str:
     """One line about a complete row, for a terminal on which the table is not there yet."""
     parts = [f"{row['name']}:"]
     if row["value"] is not None:
-        parts.append(f"{_number(row['value'])} {row['unit'] or ''}".rstrip())
+        parts.append(f"{number(row['value'])} {row['unit'] or ''}".rstrip())
     if row["peer_value"] is not None:
-        parts.append(f"({row['peer']}: {_number(row['peer_value'])})")
+        parts.append(f"({row['peer']}: {number(row['peer_value'])})")
     if row["state"]:
         parts.append(row["state"])
     return " ".join(parts) + (f", {row['reason']}" if row["reason"] else "")
 
 
-def _number(value: Any) -> str:
+def number(value: Any) -> str:
+    """A figure in a table: four digits, whole from 1,000 on, spans as `a..b`, nothing for None."""
     if value is None:
         return ""
     if isinstance(value, list):
-        return "..".join(map(_number, value))
+        return "..".join(map(number, value))
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return str(value)

@@ -49,7 +49,7 @@ def test_cell_is_made_once_and_kept(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert re.search(r"1 of 2: a/b, seed 0: value 7 \(\d+ s; about \d+ s left at this pace\)", capsys.readouterr().out)
     study.write(make_page(), [cell], quick=True)
     head, line = (tmp_path / "out" / "data.csv").read_text().splitlines()
-    assert head == "cell,value,took_s,commit,cpu" and re.match(r'"a/b, seed 0",7,[\d.]+,', line)
+    assert head == "cell,value,took_s,commit,cpu,date" and re.match(r'"a/b, seed 0",7,[\d.]+,', line)
     page = (tmp_path / "out" / "README.md").read_text()
     for text in ("# A title", "What is asked?", "quick form", "- the rest", "| one |", "torch", "- lr: 0.0001"):
         assert text in page
@@ -315,7 +315,7 @@ def test_stages_are_pooled_over_families_and_seeds_with_intervals() -> None:
     text = _policies.table(cells, families=["a", "b"], unseen=["new"], published=others, note="From a paper.")
     assert "| families trained on (2) | 0.188 (0.066 to 0.430; 16 episodes) |" in text
     assert "| families never trained on (1) | 0.500 (0.150 to 0.850; 4 episodes) |" in text
-    assert "(Wilson); 6 evaluation episodes given up." in text
+    assert "(Wilson); 6 evaluation episodes given up;" in text
     assert "| a | 3/8 | 3/8 | 3/8 |  |" in text and "| b | 0/8 | 0/8 | 0/8 | 0.50 |" in text
     # Ours: 0 of 8 and 2 of 4 on the two that others have figures of.
     assert "| mean of the 2 with figures of others | 0.17 | 0.17 | 0.17 | 0.75 |\n\nFrom a paper.\n" in text
