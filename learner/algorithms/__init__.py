@@ -80,6 +80,7 @@ ALGORITHMS: dict[str, str] = {
     "dr_grpo": "computerrl.learner.algorithms.dr_grpo:DrGRPO",
     "dapo": "computerrl.learner.algorithms.dapo:DAPO",
     "m_grpo": "computerrl.learner.algorithms.m_grpo:MGRPO",
+    "max_rl": "computerrl.learner.algorithms.max_rl:MaxRL",
     "rebn": "computerrl.learner.algorithms.rebn:ReBN",
     "agentrl": "computerrl.learner.algorithms.agentrl:AgentRL",
     "adagrpo": "computerrl.learner.algorithms.adagrpo:AdaGRPO",

@@ -71,6 +71,8 @@ class TrainBatch:
     """[S] float32 arrays: advantage of each action token."""
     value_targets: tuple[np.ndarray, ...] | None = None
     """[S] float32 arrays: value target of each action token, NaN for tokens without one; made by `Refines.refine`."""
+    drift_penalties: tuple[np.ndarray, ...] | None = None
+    """[S] float32 arrays: weight of abs(log pi_t - log pi_p) of each token beside its advantage, for KL-Cov."""
     start_logprobs: tuple[np.ndarray, ...] | None = None
     """[S] float32 arrays: log-prob of each action token under the weights at the start of the update, after a first look."""
     left_out_nll: float = 0.0
@@ -117,6 +119,7 @@ class TrainBatch:
         keys, stays = self.step_keys, set(members.tolist())
         kept = {keys[i] for i in stays}
         gone = [key for i, key in enumerate(keys) if i not in stays and key not in kept and not self.replayed_S[i]]
+        per_token: dict[str, Any] = {name: some(arrays) for name in PER_TOKEN if (arrays := getattr(self, name)) is not None}
         return replace(
             self,
             samples=some(self.samples),
@@ -128,9 +131,7 @@ class TrainBatch:
             replayed_S=self.replayed_S[members],
             step_S=self.step_S[members],
             left_out={**self.left_out, **dict.fromkeys(gone, reason)},
-            token_advantages=None if self.token_advantages is None else some(self.token_advantages),
-            value_targets=None if self.value_targets is None else some(self.value_targets),
-            start_logprobs=None if self.start_logprobs is None else some(self.start_logprobs),
+            **per_token,
         )
 
 
@@ -145,7 +146,7 @@ _PER_STEP = {
     "token_weight_S": _NUMBERS,
 }
 """Fields of a `TrainBatch` with a number for each sample -> numpy's kinds of their dtypes."""
-PER_TOKEN = ("token_advantages", "value_targets", "start_logprobs")
+PER_TOKEN = ("token_advantages", "value_targets", "drift_penalties", "start_logprobs")
 """Fields of a `TrainBatch` with an array for each sample."""
 
 
@@ -170,6 +171,8 @@ class LossBatch:
     """bool; sampled by the weights at the start of the update. Tokens of discarded weights may have age 0 as well."""
     value_target_M: torch.Tensor | None = None
     """float32, NaN where there is none."""
+    drift_penalty_M: torch.Tensor | None = None
+    """float32; see `TrainBatch.drift_penalties`."""
     start_logprobs_M: torch.Tensor | None = None
     """float32; see `TrainBatch.start_logprobs`."""
 

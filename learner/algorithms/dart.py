@@ -17,19 +17,22 @@ has `low_var`).
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
 from computerrl.common.messages import Trajectory
 from computerrl.learner.algorithms.base import FirstLook, TrainBatch
+from computerrl.learner.algorithms.masking import without
 from computerrl.learner.algorithms.replaying import ReplayingGRPO, ReplayingOptions
 from computerrl.learner.algorithms.step_table import StepTable
 
 
 class DARTOptions(ReplayingOptions):
     """`learner.algorithm.options` of dart."""
+
+    unused: ClassVar[frozenset[str]] = frozenset({"masks", "kl_cov"})
 
     eps_high: float = Field(0.28, gt=0)
     correction: Literal["decoupled", "tis", "icepop", "geometric", "none"] = "tis"
@@ -73,15 +76,5 @@ class DART(ReplayingGRPO):
             if finite.size:
                 # What is not finite stays: the guard of the optimizer step has to see it.
                 keep_S[members] = ~(entropy_S[members] < np.percentile(finite, self.options.entropy_percentile))
-        kept = np.flatnonzero(keep_S)
-        left_out = np.flatnonzero(~keep_S & ~batch.replayed_S)
-        return replace(
-            batch.subset(kept, reason="too_sure"),
-            left_out_nll=batch.left_out_nll + float(sum(look.entropy[i].sum(dtype=np.float64) for i in left_out)),
-            left_out_tokens=batch.left_out_tokens + sum(len(look.entropy[i]) for i in left_out),
-            metrics={
-                **batch.metrics,
-                "num_steps_computed": float(len(kept)),
-                "num_steps_too_sure": float(len(batch.samples) - len(kept)),
-            },
-        )
+        left = without(batch, look, keep_S, reason="too_sure")
+        return replace(left, metrics={**left.metrics, "num_steps_too_sure": float((~keep_S).sum())})

@@ -28,7 +28,8 @@ class DigiRLOptions(PPOOptions):
     """`learner.algorithm.options` of digirl."""
 
     unused: ClassVar[frozenset[str]] = frozenset(
-        {"negative_scale", "gamma", "length_alpha", "gae_lambda", "critic_lambda", "objective", "eps_low", "eps_high", "tv_limit"}
+        {"negative_scale", "gamma", "length_alpha", "gae_lambda", "critic_lambda", "masks", "kl_cov"}
+        | {"objective", "eps_low", "eps_high", "tv_limit"}
     )
 
     correction: Literal["decoupled", "tis", "icepop", "geometric", "none"] = "none"

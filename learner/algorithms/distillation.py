@@ -40,7 +40,7 @@ class DistillationOptions(GRPOOptions):
     """`learner.algorithm.options` of distillation."""
 
     unused: ClassVar[frozenset[str]] = frozenset(
-        {"kl_beta", "kl_estimator", "advantage_delta", "negative_scale", "imitation_weight", "format_penalty"}
+        {"kl_beta", "kl_estimator", "advantage_delta", "negative_scale", "imitation_weight", "format_penalty", "masks", "kl_cov"}
     )
 
     teacher: str = Field(min_length=1)

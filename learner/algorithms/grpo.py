@@ -10,127 +10,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import Field, model_validator
 
 from computerrl.common.config import LearnerConfig
-from computerrl.common.config.base import Section
 from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.messages import TrajectoryGroup
-from computerrl.learner.algorithms.base import LossBatch, LossResult, Need, PolicyOutputs, TrainBatch, parse_options
+from computerrl.learner.algorithms.base import FirstLook, LossBatch, LossResult, Need, PolicyOutputs, TrainBatch, parse_options
+from computerrl.learner.algorithms.grpo_options import GRPOOptions
+from computerrl.learner.algorithms.masking import masked
 from computerrl.learner.algorithms.step_table import Chosen, StepTable, batch_metrics
 from computerrl.learner.objective.advantages import group_advantages, step_rewards
 from computerrl.learner.objective.ages import PolicyAges
-from computerrl.learner.objective.aggregation import Aggregation, token_weights
+from computerrl.learner.objective.aggregation import token_weights
 
 if TYPE_CHECKING:
     import torch
-
-
-class GRPOOptions(Section):
-    """`learner.algorithm.options` of grpo."""
-
-    eps_low: float = Field(0.2, gt=0, lt=1)
-    """Lower clip distance of r."""
-    eps_high: float = Field(0.2, gt=0)
-    """Upper clip distance of r (0.2 as in AReaL; ComputerRL's is not published); above ``eps_low`` it is DAPO's clip-higher,
-    which slows the loss of entropy. A recomputed pi_p is pi_t in the first of ``learner.num_minibatches``: with one, nothing is
-    clipped."""
-    objective: Literal["clipped", "gspo", "cispo", "dppo_tv"] = "clipped"
-    """clipped: S(r, A) for each token; gspo: S(s, A) with the ratio s = exp(mean log r) of a step for each of its tokens (arXiv
-    2507.18071, equations 5 to 7, eps 3e-4 and 4e-4; 0.1 and 0.28 in DART's release), whose gradient stays each token's own
-    (GSPO-token, equations 13 and 14), so that corrections and advantages may differ by token; cispo: sg(min(r, 1 + eps_high)) A
-    log pi_t (arXiv 2506.13585, equations 4 and 5; the paper's is that with correction none and aggregation token_mean, see
-    configs/algorithms/cispo.yaml); dppo_tv: r A, without tokens that are ``tv_limit`` away from pi_b in the direction that A
-    pushes (DPPO: the mask of prime-rl, without its 1e-3 log^2 r; prime-rl has no cap of w, verl one of 20)."""
-    dual_clip: float | None = Field(None, gt=1)
-    """c of max(S, c A) where A < 0 (dual-clip PPO, arXiv 1912.09729; 3 in verl and in the releases of ARPO and DART). None: S of
-    a token that became far likelier is unbounded where A < 0."""
-    tv_limit: float = Field(0.2, gt=0, le=1)
-    """Limit of abs(pi_t - pi_b), for dppo_tv."""
-    correction: Literal["decoupled", "tis", "icepop", "geometric", "none"] = "decoupled"
-    """decoupled and tis: sg(min(w, correction_cap)) (caps 5, AReaL's bound, and 1..2); icepop: w inside ``icepop_range``, else 0;
-    geometric: min(w, correction_cap) in steps whose geometric mean of w is inside ``geometric_range``, else 0 (the cap: ours);
-    none: w = 1 and r = pi_t / pi_b, GRPO as if every token were on policy. `learner.objective.corrections` names the sources."""
-    correction_cap: float = Field(5.0, gt=0)
-    icepop_range: tuple[float, float] = (0.5, 2.0)
-    geometric_range: tuple[float, float] = (0.99, 1.01)
-    proximal: Literal["recomputed", "loglinear"] = "recomputed"
-    """Source of log pi_p: a forward pass at the start of the update (free with one minibatch), or interpolation."""
-    kl_beta: float = Field(0.0, ge=0)
-    """Weight of the KL to the reference policy (ComputerRL 3e-4); 0 spares the reference forward pass."""
-    kl_estimator: Literal["k1", "k2", "k3", "low_var"] = "k3"
-    """Value of that KL, with d = log pi_ref - log pi_t: -d; d^2 / 2; exp(d) - d - 1. The gradient of all three is that of the KL,
-    see `learner.objective.losses.kl_term`. low_var: k3 with its own gradient, another one (verl's, in DART's release)."""
-    aggregation: Aggregation = "computerrl"
-    """See `learner.objective.aggregation.token_weights`."""
-    aggregation_constant: float | None = Field(None, gt=0)
-    """k of aggregation `constant`."""
-    advantage_delta: float = Field(1e-4, gt=0)
-    """Added to the standard deviation (ours)."""
-    negative_scale: float = Field(1.0, ge=0, le=1)
-    """Factor of negative advantages (ours). A failed episode's steps include right ones, which a small policy unlearns from a few
-    batches of them: with 1, cloned SmolLM2-135M forgot `done()` of families that it knew; with 0.1 it did not."""
-    imitation_weight: float = Field(0.0, ge=0)
-    """Added to the advantage of each well-formed step of a successful trajectory (ours, after self-imitation learning, arXiv
-    1806.05635). Groups in which all succeed then preserve what the policy can do while other groups change shared weights."""
-    format_penalty: float = Field(0.0, ge=0)
-    """Taken from the reward of a badly formed step, besides its reward being 0 (ours)."""
-    lr_scaling: Literal["none", "effective_samples"] = "none"
-    """effective_samples: the learning rate of an optimizer step times sqrt(ESS / n), ESS = (sum w)^2 / sum w^2 over its n
-    trajectories, each with the product w of its tokens' weights. That is one half of VCPO (arXiv 2602.17616); the algorithm
-    `vcpo` has the other one, a baseline from gradient norms, besides."""
-    temperature: float = Field(1.0, gt=0)
-    """Sampling temperature of training rollouts; the learner's log-probs are taken at the same."""
-
-    unused: ClassVar[frozenset[str]] = frozenset()
-    """Options that have no effect in a derived algorithm: giving them is an error."""
-
-    @property
-    def given(self) -> set[str]:
-        """Options that the configuration gives a value."""
-        return {name for name in self.model_fields_set if getattr(self, name) is not None}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_unused(cls, given: Any) -> Any:
-        names = sorted(cls.unused & set(given)) if isinstance(given, Mapping) else []
-        if names:
-            raise ValueError(f"{', '.join(names)}: no effect with this algorithm; leave it out")
-        return given
-
-    @model_validator(mode="after")
-    def _fit(self) -> GRPOOptions:
-        for name, needed in _NEEDS.items():
-            for other, values in needed.items():
-                if name in self.given and getattr(self, other) not in values:
-                    raise ValueError(f"{name}: no effect with {other} {getattr(self, other)!r}; leave it out")
-        for name in ("icepop_range", "geometric_range"):
-            low, high = getattr(self, name)
-            if not 0 <= low < high:
-                raise ValueError(f"{name} {low}..{high} is empty; give [low, high] with 0 <= low < high")
-        if self.lr_scaling != "none" and self.correction == "none":
-            raise ValueError("lr_scaling 'effective_samples' has no effect with correction 'none'; leave one of them out")
-        if self.aggregation == "constant" and self.aggregation_constant is None:
-            raise ValueError("aggregation 'constant' needs aggregation_constant")
-        return self
-
-
-_CORRECTED = ("decoupled", "tis", "icepop", "geometric")
-_NEEDS: dict[str, dict[str, tuple[str, ...]]] = {
-    "eps_low": {"objective": ("clipped", "gspo")},
-    "eps_high": {"objective": ("clipped", "gspo", "cispo")},
-    "dual_clip": {"objective": ("clipped", "gspo")},
-    "tv_limit": {"objective": ("dppo_tv",)},
-    "correction_cap": {"correction": ("decoupled", "tis", "geometric")},
-    "icepop_range": {"correction": ("icepop",)},
-    "geometric_range": {"correction": ("geometric",)},
-    "proximal": {"correction": _CORRECTED},
-    "aggregation_constant": {"aggregation": ("constant",)},
-}
-"""Option -> the option it depends on -> the values of that with which it has an effect."""
 
 
 class GRPO:
@@ -155,8 +51,8 @@ class GRPO:
 
     def _refuse_what_clips(self) -> None:
         """With one optimizer step a batch r is 1 wherever a clip looks at it."""
-        given = self.options.given & {"eps_low", "eps_high", "dual_clip"}
-        if self.options.objective in ("gspo", "cispo"):
+        given = self.options.given & {"eps_low", "eps_high", "dual_clip", "kl_cov"}
+        if self.options.objective in ("gspo", "gmpo", "cispo", "sapo"):
             given |= {"objective"}
         if given:
             step = "set learner.num_minibatches to 2 or more, or take correction none or proximal loglinear"
@@ -242,8 +138,17 @@ class GRPO:
             left_out_tokens=sum(len(step.action_tokens) for step in left_out),
         )
 
+    @property
+    def wants_look(self) -> bool:
+        """Do masks or KL-Cov need one? See `Refines`."""
+        return self.options.wants_masks
+
+    def refine(self, batch: TrainBatch, look: FirstLook) -> TrainBatch:
+        """``batch`` without what the masks leave out. An algorithm with a `refine` of its own calls this at its end."""
+        return masked(batch, look, self.options, self.generator(batch.ages)) if self.options.wants_masks else batch
+
     def loss(self, outputs: PolicyOutputs, batch: LossBatch) -> LossResult:
-        """- sum_M weight * (sg(correction(w)) * S(r, A) - beta * KL)."""
+        """- sum_M weight * (sg(correction(w)) * objective(r, A) - beta * KL)."""
         import torch
 
         from computerrl.learner.objective import corrections, losses
@@ -266,6 +171,9 @@ class GRPO:
             )
             term_M = term_M - options.kl_beta * kl_M
             metrics["reference_kl"] = (kl_M.detach().sum(), num_tokens)
+        if batch.drift_penalty_M is not None:
+            drift_M = corrections.bounded(outputs.logprobs_M - proximal_M.detach()).abs()
+            term_M = term_M - batch.drift_penalty_M * drift_M
         log_weights_M = corrections.bounded(proximal_M - batch.behavior_logprobs_M).detach()
         return LossResult(-(batch.token_weight_M * term_M).sum(), metrics, log_weights_M)
 
@@ -277,24 +185,12 @@ class GRPO:
         self, logprobs_M: torch.Tensor, proximal_M: torch.Tensor, batch: LossBatch
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The objective's term before correction, and which tokens a clip or mask decided, both [M]."""
-        import torch
+        from computerrl.learner.objective.surrogates import SURROGATES, Limits, Tokens
 
-        from computerrl.learner.objective import corrections, losses
-
-        options, advantage_M = self.options, batch.advantage_M
-        log_ratio_M = logprobs_M - proximal_M
-        if options.objective == "gspo":
-            # The value is that of the step, the gradient each token's own: sg(s) pi_t / sg(pi_t).
-            log_ratio_M = logprobs_M - logprobs_M.detach() + corrections.step_means(log_ratio_M.detach(), batch.step_M)
-        ratio_M = torch.exp(corrections.bounded(log_ratio_M))
-        if options.objective == "cispo":
-            return losses.cispo(ratio_M, advantage_M, logprobs_M, eps_high=options.eps_high)
-        if options.objective == "dppo_tv":
-            within_M = losses.within_total_variation(logprobs_M, batch.behavior_logprobs_M, advantage_M, limit=options.tv_limit)
-            return torch.where(within_M, ratio_M * advantage_M, 0.0), ~within_M
-        return losses.clipped_surrogate(
-            ratio_M, advantage_M, eps_low=options.eps_low, eps_high=options.eps_high, dual_clip=options.dual_clip
-        )
+        options = self.options
+        limits = Limits(**{name: getattr(options, name) for name in Limits.__dataclass_fields__})
+        tokens = Tokens(logprobs_M, proximal_M, batch.behavior_logprobs_M, batch.advantage_M, batch.step_M)
+        return SURROGATES[options.objective](tokens, limits)
 
     def _correction(self, outputs: PolicyOutputs, batch: LossBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """(log pi_p, corrected w), both [M] and without gradient."""

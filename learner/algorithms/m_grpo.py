@@ -43,6 +43,10 @@ class MGRPO(GRPO):
 
         def of_group(outcomes: np.ndarray, owner: np.ndarray) -> np.ndarray:
             _, first, index = np.unique(owner, return_index=True, return_inverse=True)
-            return group_advantages(outcomes[first], delta=self.options.advantage_delta)[index]
+            return self.compared(outcomes[first])[index]
 
         return table.per_group(of_group, table.success_n.astype(np.float64))
+
+    def compared(self, outcomes: np.ndarray) -> np.ndarray:
+        """[trajectories of a group] the advantage of each, from what all of them earned."""
+        return group_advantages(outcomes, delta=self.options.advantage_delta)

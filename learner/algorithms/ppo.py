@@ -94,12 +94,13 @@ class PPO(GRPO):
                 advantages[i], targets[i] = advantage, target
         flat = np.concatenate(advantages)
         mean, scale = (flat.mean(), flat.std() + self.options.advantage_delta) if self.normalises else (0.0, 1.0)
-        return replace(
+        refined = replace(
             batch,
             token_advantages=tuple(((one - mean) / scale).astype(np.float32) for one in advantages),
             value_targets=tuple(one.astype(np.float32) for one in targets),
             metrics={**batch.metrics, "value_mean": float(np.concatenate(look.values).mean())},
         )
+        return super().refine(refined, look)
 
     def sequence_targets(self, batch: TrainBatch, look: FirstLook, members: list[int]) -> tuple[np.ndarray, np.ndarray]:
         """(advantages, value targets) of the tokens of one trajectory, whose steps are ``members``."""

@@ -60,4 +60,4 @@ class VCPO(MGRPO):
             # Without a number the mean stays: the guard of the optimizer step has to see what is not finite.
             if np.isfinite(baseline):
                 advantage_S[members] = ((outcomes - baseline) / (outcomes.std() + self.options.advantage_delta))[owner_of]
-        return replace(batch, advantage_S=advantage_S)
+        return super().refine(replace(batch, advantage_S=advantage_S), look)

@@ -47,6 +47,15 @@ def centred(rewards: np.ndarray) -> np.ndarray:
     return np.zeros_like(rewards) if all_alike(rewards) else rewards - rewards.mean()
 
 
+def relative_to_mean(rewards: np.ndarray) -> np.ndarray:
+    """[n] float64: (r - mean) / mean (MaxRL, arXiv 2602.02710). All zero when every reward is the same, or when their
+    mean is not above 0."""
+    rewards = np.asarray(rewards, dtype=np.float64)
+    if all_alike(rewards) or rewards.mean() <= 0:
+        return np.zeros_like(rewards)
+    return rewards / rewards.mean() - 1
+
+
 def leave_one_out(rewards: np.ndarray, trajectory: np.ndarray) -> np.ndarray:
     """[n] float64: r - mean of the step rewards of the group's other trajectories (RLOO, arXiv 2402.14740, with the steps
     of a trajectory together in place of one sample). ``trajectory`` [n]: whose step it is.

@@ -47,12 +47,15 @@ def geometric_mask(weights_M: torch.Tensor, step_M: torch.Tensor, *, low: float,
     return torch.where((mean_M >= low) & (mean_M <= high), weights_M, torch.zeros_like(weights_M))
 
 
+def step_sums(values_M: torch.Tensor, step_M: torch.Tensor) -> torch.Tensor:
+    """[M] for each token the sum of ``values_M`` over its step."""
+    # No more steps than tokens: room for so many is made without asking the device for their number.
+    return torch.zeros_like(values_M).index_add(0, step_M, values_M).index_select(0, step_M)
+
+
 def step_means(values_M: torch.Tensor, step_M: torch.Tensor) -> torch.Tensor:
     """[M] for each token the mean of ``values_M`` over its step."""
-    # No more steps than tokens: room for so many is made without asking the device for their number.
-    sums = torch.zeros_like(values_M).index_add(0, step_M, values_M)
-    counts = torch.zeros_like(values_M).index_add(0, step_M, torch.ones_like(values_M))
-    return (sums / counts.clamp(min=1.0)).index_select(0, step_M)
+    return step_sums(values_M, step_M) / step_sums(torch.ones_like(values_M), step_M)
 
 
 def loglinear_proximal(current_logprobs_M: torch.Tensor, behavior_logprobs_M: torch.Tensor, age_M: torch.Tensor) -> torch.Tensor:

@@ -37,7 +37,12 @@ def make_loss_batch(batch: TrainBatch, members: Sequence[int], *, device: torch.
         "is_replayed_M": np.repeat(batch.replayed_S[chosen], lengths),
         "is_present_M": age_M == 0,
     }
-    for name, values in (("value_target_M", batch.value_targets), ("start_logprobs_M", batch.start_logprobs)):
+    per_token = {
+        "value_target_M": batch.value_targets,
+        "drift_penalty_M": batch.drift_penalties,
+        "start_logprobs_M": batch.start_logprobs,
+    }
+    for name, values in per_token.items():
         if values is not None:
             arrays[name] = np.concatenate([values[i] for i in chosen])
     return LossBatch(**to_device(arrays, device))

@@ -31,6 +31,7 @@ from tests.unit.learner.algorithms.test_algorithms_oracles import (
     dual_clipped,
     far_apart,
     geometric,
+    gmpo,
     gradient_of,
     gspo_token,
     icepop,
@@ -44,8 +45,10 @@ from tests.unit.learner.algorithms.test_algorithms_oracles import (
     ours,
     ppo_clip,
     random_tokens,
+    sapo,
     slow_loss,
     truncated,
+    unclipped,
     unweighted,
 )
 
@@ -74,7 +77,11 @@ OBJECTIVES: dict[str, Formula] = {
     "gspo": gspo_token(0.2, 0.3),
     "cispo": cispo_of_old,
     "dppo_tv": dppo_tv(0.2),
+    "plain": unclipped(),
+    "gmpo": gmpo(0.2, 0.3),
+    "sapo": sapo(1.0, 1.05),
 }
+CLIPPED = ("clipped", "gspo")
 CORRECTIONS: dict[str, tuple[Weight, dict[str, Any]]] = {
     "decoupled": (truncated(5.0), {}),
     "tis": (truncated(1.5), {"correction_cap": 1.5}),
@@ -97,7 +104,7 @@ COMBINED = [
             for objective, correction, proximal, dual_clip in itertools.product(
                 OBJECTIVES, CORRECTIONS, ("recomputed", "loglinear"), (None, 3.0)
             )
-            if not (correction == "none" and proximal == "loglinear") and not (dual_clip and objective in ("cispo", "dppo_tv"))
+            if not (correction == "none" and proximal == "loglinear") and not (dual_clip and objective not in CLIPPED)
         ],
         itertools.cycle(KLS),
         strict=False,
@@ -119,7 +126,7 @@ def test_loss_and_gradient_of_every_combination_are_those_of_the_formulas(
     weight, options = CORRECTIONS[correction]
     term = OBJECTIVES[objective] if dual_clip is None else dual_clipped(OBJECTIVES[objective], dual_clip)
     options = {"objective": objective, "correction": correction, **options}
-    options |= {"eps_high": 0.3} if objective != "dppo_tv" else {}
+    options |= {"eps_high": 0.3} if objective in (*CLIPPED, "gmpo", "cispo") else {}
     options |= {"proximal": proximal} if correction != "none" else {}
     options |= {"dual_clip": dual_clip} if dual_clip else {}
     options |= {"kl_beta": 0.1, "kl_estimator": kl} if kl else {}

@@ -111,6 +111,12 @@ def returns(groups: Sequence[TrajectoryGroup]) -> Values:
     return dict(zip((id(step) for step, _ in steps), standard([value for _, value in steps]), strict=True))
 
 
+def over_the_mean(group: TrajectoryGroup) -> list[float]:
+    """MaxRL: the outcome over the success rate of the group, less 1."""
+    rate = mean([float(one.success) for one in group.trajectories])
+    return [one.success / rate - 1 if 0 < rate < 1 else 0.0 for _, one, _ in rows_of([group])]
+
+
 def per_token(_groups: Sequence[TrajectoryGroup], rows: Rows) -> Values:
     total = sum(len(step.action_tokens) for _, _, step in rows)
     return {id(step): 1 / total for _, _, step in rows}
@@ -142,9 +148,15 @@ PLAIN = (
     "dppo_tv",
     "geometric",
     "grpo",
+    "gmpo",
     "gspo",
     "icepop",
     "loglinear",
+    "opsm",
+    "sapo",
+    "sequence_mask",
+    "topr",
+    "vespo",
     "scaling_inter",
     "tis",
     "behaviour_cloning",
@@ -163,6 +175,11 @@ EXPECTED = {
     "adagrpo": (each_group(lambda group: standard(less_detours(group))), per_group),
     "agentrl": (by_family, per_group),
     "cispo": (standardised, per_token),
+    "clip_cov": (standardised, per_token),
+    "kl_cov": (standardised, per_token),
+    "m2po": (standardised, per_token),
+    "max_rl": (each_group(over_the_mean), per_token),
+    "top_entropy": (standardised, per_token),
     "dapo": (standardised, per_token),
     "distillation": (each_group(lambda group: [1.0] * len(rows_of([group]))), per_token),
     "dr_grpo": (each_group(centred), constant),

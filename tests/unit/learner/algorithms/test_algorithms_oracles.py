@@ -180,6 +180,67 @@ def dppo_tv(limit: float) -> Formula:
     return term
 
 
+def unclipped(old: Callable[[Token], float] = lambda token: token.old) -> Formula:
+    """M2PO, arXiv 2510.01161, with the ratio to the policy that sampled; KL-Cov in verl `compute_policy_loss_kl_cov`."""
+    return lambda i, tokens: torch.exp(limited(tokens[i].now - old(tokens[i]))) * tokens[i].advantage
+
+
+def gmpo(low: float, high: float) -> Formula:
+    """GMPO, arXiv 2507.20673, and verl `compute_policy_loss_geo_mean`: exp(mean over the step of the clipped log r) A, a token's
+    log r being clipped where that makes its part smaller. Its gradient is shared out by token."""
+
+    def part(token: Token) -> tuple[float, bool]:
+        log_ratio = float(limited(token.now.item() - token.old))
+        narrow = min(max(log_ratio, -low), high)
+        smaller = narrow < log_ratio if token.advantage > 0 else token.advantage < 0 and narrow > log_ratio
+        return (narrow, True) if smaller else (log_ratio, False)
+
+    def term(i: int, tokens: list[Token]) -> Scalar:
+        own = of_step(tokens, tokens[i].step)
+        mean = math.exp(math.fsum(part(token)[0] for token in own) / len(own))
+        token = tokens[i]
+        still = part(token)[1] or abs(token.now.item() - token.old) > 20.0
+        grows = torch.ones((), dtype=torch.float64) if still else torch.exp(token.now - token.now.detach())
+        return mean * grows * token.advantage
+
+    return term
+
+
+def sapo(positive: float, negative: float) -> Formula:
+    """SAPO, arXiv 2511.20347, and TRL: the ratio through a sigmoid of slope tau, scaled so that its slope at 1 is 1."""
+
+    def term(i: int, tokens: list[Token]) -> Scalar:
+        token = tokens[i]
+        tau = positive if token.advantage > 0 else negative
+        ratio = torch.exp(limited(token.now - token.old))
+        return 4 / tau / (1 + torch.exp(-tau * (ratio - 1))) * token.advantage
+
+    return term
+
+
+def step_weight(i: int, tokens: list[Token]) -> float:
+    """Product of pi_t / pi_b over the step."""
+    own = of_step(tokens, tokens[i].step)
+    return math.exp(limited(math.fsum(limited(token.now.item() - token.sampled) for token in own)))
+
+
+def vespo(positive: tuple[float, float], negative: tuple[float, float]) -> Formula:
+    """VESPO's release, `compute_policy_loss_vespo`: W^k exp(lambda (1 - W)) A log pi."""
+
+    def term(i: int, tokens: list[Token]) -> Scalar:
+        token, weight = tokens[i], step_weight(i, tokens)
+        k, rate = positive if token.advantage >= 0 else negative
+        return math.exp(k * math.log(weight) + rate * (1 - weight)) * token.advantage * token.now
+
+    return term
+
+
+def topr(i: int, tokens: list[Token]) -> Scalar:
+    """TOPR, arXiv 2503.14286: weight 1 for what is good, [W] clipped to 0..1 for what is not."""
+    token = tokens[i]
+    return (1.0 if token.advantage > 0 else min(step_weight(i, tokens), 1.0)) * token.advantage * token.now
+
+
 def distilled(low: float, high: float) -> Formula:
     """Thinking Machines Lab, "On-Policy Distillation" (2025): the advantage of a token is the teacher's log-prob minus the
     policy's; here in PPO's objective."""
@@ -290,6 +351,10 @@ SOURCES: dict[str, Source] = {
             "gigpo",
             "behaviour_cloning",
             "coda",
+            "max_rl",
+            "opsm",
+            "sequence_mask",
+            "clip_cov",
             "gui_r1",
             "gui_g1",
             "gui_g2",
@@ -304,6 +369,13 @@ SOURCES: dict[str, Source] = {
     "arpo": Source(ppo_clip(0.2, 0.3)),
     "dapo": Source(ppo_clip(0.2, 0.28)),
     "grpo_roc": Source(ppo_clip(0.2, 0.28)),
+    "top_entropy": Source(ppo_clip(0.2, 0.28)),
+    "m2po": Source(unclipped(lambda token: token.sampled), unweighted),
+    "kl_cov": Source(unclipped()),
+    "gmpo": Source(gmpo(0.4, 0.4)),
+    "sapo": Source(sapo(1.0, 1.05)),
+    "vespo": Source(vespo((2.0, 3.0), (3.0, 2.0)), unweighted),
+    "topr": Source(topr, unweighted),
     "computerrl": Source(ppo_clip(0.2, 0.2), kl=kl_with_its_gradient(3e-4)),
     "ui_s1": Source(ppo_clip(0.2, 0.2), kl=kl_with_its_gradient(1e-4)),
     "dart": Source(ppo_clip(0.2, 0.28), truncated(1.0), kl_with_its_gradient(0.1)),
