@@ -203,7 +203,7 @@ def test_penalty_of_kl_cov_is_added_to_the_loss_of_its_tokens() -> None:
     expected = math.fsum(
         w * m * abs(float(n) - float(o)) for w, m, n, o in zip(weights, marks, logprobs.detach(), old, strict=True)
     )
-    assert float(loss - without) == pytest.approx(expected, rel=1e-6)
+    assert (loss - without).item() == pytest.approx(expected, rel=1e-6)
 
 
 def outputs_of(logprobs: torch.Tensor) -> Any:
