@@ -363,8 +363,61 @@ them cloning teaches, which RL improves, and which stay at nothing.
     ),
 )
 
+GENERALISATION = Generalist(
+    name="generalisation",
+    title="Other words, other screens, other families",
+    question="""
+Generalisation: does a policy read its instruction and its screen, or recall what it was trained with?
+
+One policy clones demonstrations of families whose names, tables and pages are drawn anew for each instance and whose instructions
+are said in many ways, and learns by RL. Cloned and trained, it is evaluated on held-out instances: in the words of training, in
+words and sentences that were kept for this, on a screen of another size, and on families that it never saw.
+""",
+    families=(
+        *(f"web-{page}" for page in _PAGES[:12]),
+        *(f"forge-calc-{kind}" for kind in ("hide-rows", "merge-title", "freeze", "chart", "summary-sheet", "sort-list")),
+        *(f"forge-impress-{kind}" for kind in ("move-box", "copy-slide", "orientation", "save-copy")),
+        *(f"forge-writer-{kind}" for kind in ("color-words", "replace-name", "line-spacing")),
+        *(f"forge-files-{kind}" for kind in ("unpack", "pack", "find-copy")),
+    ),
+    unseen=(
+        *(
+            f"web-{page}"
+            for page in ("click-test-transfer", "click-button-sequence", "enter-text-2", "multi-layouts", "focus-text")
+        ),
+        *(f"forge-calc-{kind}" for kind in ("transpose", "allowed-values")),
+        *(f"forge-impress-{kind}" for kind in ("box-fill", "slide-background")),
+        *(f"forge-writer-{kind}" for kind in ("strike-words", "font")),
+        "forge-files-clean-up",
+    ),
+    num_episodes=8,
+    shifts={
+        "unseen words": {"tasks.wordings": "unseen"},
+        "another screen": {"desktop.screen_width": 1024, "desktop.screen_height": 768},
+    },
+    settings={
+        "model.trainable_top_layers": 30,
+        "desktop.image": "full",
+        "tasks.wordings": "seen",
+        "tasks.max_steps": 8,
+        "actor.max_new_tokens": 48,
+        "actor.prompt.max_elements": 60,
+        "actor.prompt.max_element_chars": 80,
+        "actor.prompt.max_prompt_tokens": 512,
+        "learner.groups_per_batch": 8,
+        "learner.recipe.demos_per_family": 16,
+        "learner.recipe.max_rl_env_steps": None,
+        "learner.recipe.max_rl_s": 1800,
+        "learner.checkpoint_every_updates": 10,
+    },
+    limits=(
+        "Other models: at 135M parameters, what fails may be the size and not the training.",
+        "Themes and languages of the desktop: there is one of each.",
+    ),
+)
+
 DESIGNS: dict[str, Comparison | Generalist] = {
-    design.name: design for design in (ASYNCHRONY, ENTROPULSE, API_GUI, GROUNDING, LANGUAGE_MODEL, MANY_TASKS)
+    design.name: design for design in (ASYNCHRONY, ENTROPULSE, API_GUI, GENERALISATION, GROUNDING, LANGUAGE_MODEL, MANY_TASKS)
 }
 """Name on the command line -> study."""
 

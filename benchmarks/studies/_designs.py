@@ -118,6 +118,8 @@ class Generalist:
     """Settings of the quick form, over ``settings``."""
     num_episodes: int = 10
     """Number of held-out instances of each family in each evaluation, the same ones each time; they are played greedily."""
+    shifts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """More evaluations of the cloned and the trained policy, under settings that it was not trained with: name -> settings."""
     published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Published success: system -> family -> success; more columns of the table of families."""
     published_note: str = ""

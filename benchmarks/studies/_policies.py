@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -33,10 +34,13 @@ def run(design: Generalist, folder: Path, *, quick: bool, num_seeds: int | None)
     num_episodes = 1 if quick else design.num_episodes
     common = yaml.safe_load(_runs.CONFIG.read_text(encoding="utf-8"))
     made_of = {"config": common, "settings": settings, "unseen": unseen, "num_episodes": num_episodes}
+    if design.shifts:
+        made_of["shifts"] = design.shifts
     study = Study(folder, name=design.name, settings=made_of)
     settings["learner.recipe.eval_episodes_per_family"] = num_episodes
     seeds = range(num_seeds or 1)
-    number = len(seeds) * (1 + len(STAGES))
+    shifted = [(stage, shift) for shift in design.shifts for stage in STAGES[1:]]
+    number = len(seeds) * (1 + len(STAGES) + len(shifted))
     cells = []
     for seed in seeds:
         train = partial(_trained, study.folder, seed, settings, unseen)
@@ -44,6 +48,10 @@ def run(design: Generalist, folder: Path, *, quick: bool, num_seeds: int | None)
         for stage in STAGES:
             evaluate = partial(_evaluated, study.folder, stage, seed, settings, unseen)
             cells.append(study.cell(f"{stage}, seed {seed}", evaluate, of=number, show=lambda cell: f"{cell['mean']:.3f}"))
+        for stage, shift in shifted:
+            under = partial(_shifted, study.folder, stage, seed, settings, unseen, shift, design.shifts[shift])
+            title = f"{stage_under(stage, shift)}, seed {seed}"
+            cells.append(study.cell(title, under, of=number, show=lambda cell: f"{cell['mean']:.3f}"))
     text = table_of(design, {"settings": study.settings, "cells": cells})
     turn = math.ceil(len(families) / (settings.get("learner.groups_per_batch") or common["learner"]["groups_per_batch"]))
     plot = partial(draw, cells=cells, families=families, unseen=unseen, turn=turn)
@@ -80,20 +88,52 @@ def _trained(folder: Path, seed: int, settings: Mapping[str, Any], unseen: Seque
 def _evaluated(folder: Path, stage: str, seed: int, settings: Mapping[str, Any], unseen: Sequence[str]) -> Record:
     """Held-out success of one stage: successes and episodes of each family."""
     if stage == "trained":
-        only = {
-            "model.name": str(folder / "models" / f"trained-{seed}"),
-            "tasks.families": (*settings["tasks.families"], *unseen),
-            "learner.recipe.demos_per_family": 0,
-            "learner.recipe.max_updates": 0,
-            "learner.recipe.eval_before_episodes_per_family": None,
-            "seed": seed,
-        }
-        run = _runs.train(folder, f"eval-trained-{seed}", {**settings, **only})
-        found = _runs.evaluations(run)["success_before"]
-        _runs.slim(run)
-    else:
-        _, cloned = _cloned(folder, seed, settings, unseen)
-        found = cloned["untouched"] if stage == "untouched" else cloned
+        return _played(folder, stage, folder / "models" / f"trained-{seed}", seed, settings, unseen)
+    _, cloned = _cloned(folder, seed, settings, unseen)
+    return _record(stage, seed, cloned["untouched"] if stage == "untouched" else cloned)
+
+
+def _shifted(
+    folder: Path,
+    stage: str,
+    seed: int,
+    settings: Mapping[str, Any],
+    unseen: Sequence[str],
+    shift: str,
+    changes: Mapping[str, Any],
+) -> Record:
+    """The same of a stage under settings that the policy was not trained with."""
+    model = folder / "models" / f"trained-{seed}" if stage == "trained" else _cloned(folder, seed, settings, unseen)[0]
+    return _played(folder, stage_under(stage, shift), model, seed, {**settings, **changes}, unseen)
+
+
+def stage_under(stage: str, shift: str) -> str:
+    """Name of an evaluation of ``stage`` under the settings of ``shift``."""
+    return f"{stage}, {shift}"
+
+
+def _played(folder: Path, stage: str, model: Path, seed: int, settings: Mapping[str, Any], unseen: Sequence[str]) -> Record:
+    """Held-out success of ``model``, and how episodes ended that failed."""
+    only = {
+        "model.name": str(model),
+        "tasks.families": (*settings["tasks.families"], *unseen),
+        "learner.recipe.demos_per_family": 0,
+        "learner.recipe.max_updates": 0,
+        "learner.recipe.eval_before_episodes_per_family": None,
+        "seed": seed,
+    }
+    run = _runs.train(folder, f"eval-{stage.replace(', ', '-').replace(' ', '-')}-{seed}", {**settings, **only})
+    found = _runs.evaluations(run)["success_before"]
+    failed = [one for one in _runs.episodes(run, kind="evaluation") if not one["success"]]
+    ends = {
+        what: dict(Counter(one["end_reason"] for one in failed if (one["family"] in unseen) == is_unseen))
+        for what, is_unseen in (("trained on", False), ("never trained on", True))
+    }
+    _runs.slim(run)
+    return {**_record(stage, seed, found), "failed_by": ends}
+
+
+def _record(stage: str, seed: int, found: Record) -> Record:
     counts = {name: [one["successes"], one["episodes"]] for name, one in found["families"].items()}
     return {"stage": stage, "seed": seed, "mean": found["mean"], "counts": counts, "num_given_up": found["num_given_up"]}
 
@@ -111,6 +151,7 @@ def table_of(design: Generalist, data: Mapping[str, Any]) -> str:
         data["cells"],
         families=settings["settings"]["tasks.families"],
         unseen=settings["unseen"],
+        shifts=tuple(settings.get("shifts", ())),
         published=design.published,
         note=design.published_note,
     )
@@ -123,13 +164,23 @@ def table(
     unseen: Sequence[str],
     published: Mapping[str, Mapping[str, float]],
     note: str = "",
+    shifts: Sequence[str] = (),
 ) -> str:
-    """Success of each stage with its interval, and of each family beside its published success."""
+    """Success of each stage with its interval, of each family beside its published success, and how episodes failed."""
     groups = {"families trained on": families, **({"families never trained on": unseen} if unseen else {})}
     shown = [one for what, names in groups.items() for one in ((what, names), *_by_kind(names))]
     overall = [
         [f"{what} ({len(names)})", *(_with_interval(*pooled(cells, stage, names)) for stage in STAGES), *_changes(cells, names)]
         for what, names in shown
+    ]
+    overall += [
+        [
+            f"{what}, {shift} ({len(names)})",
+            "–",
+            *(_with_interval(*pooled(cells, stage_under(stage, shift), names)) for stage in STAGES[1:]),
+        ]
+        for shift in shifts
+        for what, names in groups.items()
     ]
     rows = [
         [
@@ -150,7 +201,7 @@ def table(
                 *(_score(statistics.mean(of[name] for name in known if name in of)) for of in published.values()),
             ]
         )
-    given_up = sum(cell["num_given_up"] for cell in cells if cell["stage"] in STAGES)
+    given_up = sum(cell["num_given_up"] for cell in cells if cell["stage"] != "RL")
     trained = [cell for cell in cells if cell["stage"] == "RL"]
     effort = "; ".join(
         f"seed {cell['seed']}: {cell['num_updates']} updates, {cell['rl_env_steps']:,} desktop steps in {cell['rl_s'] / 60:.0f} "
@@ -161,8 +212,22 @@ def table(
     return (
         f"{markdown(['held-out success', *STAGES, 'rose', 'fell', 'at 0'], overall)}\nWith 95 % intervals (Wilson); {given_up} "
         f"evaluation episodes given up; {explained}. {effort}.\n\n"
+        f"{_failures(cells)}"
         f"{markdown(['family', *STAGES, *published], rows)}" + (f"\n{note}\n" if known else "")
     )
+
+
+def _failures(cells: Sequence[Record]) -> str:
+    """How held-out episodes ended that failed; empty for results of before this was counted."""
+    found: dict[tuple[str, str], Counter[str]] = {}
+    for cell in cells:
+        for what, ends in cell.get("failed_by", {}).items():
+            found.setdefault((cell["stage"], what), Counter()).update(ends)
+    kinds = sorted({end for ends in found.values() for end in ends})
+    if not kinds:
+        return ""
+    rows = [[f"{stage}, families {what}", *(str(ends[kind]) for kind in kinds)] for (stage, what), ends in found.items()]
+    return f"{markdown(['failed episodes by their end', *(kind.replace('_', ' ') for kind in kinds)], rows)}\n"
 
 
 def _by_kind(families: Sequence[str]) -> list[tuple[str, list[str]]]:

@@ -30,6 +30,16 @@ def test_quick_study_of_a_policy_evaluates_every_stage_serially(tmp_path: Path, 
 
 
 @pytest.mark.release
+def test_quick_study_of_generalisation_evaluates_in_other_words_and_on_another_screen(tmp_path: Path) -> None:
+    cells = serial_study(tmp_path, "generalisation")
+    check_stages(cells[:4])
+    shifted = {cell["stage"]: sum(number for _, number in cell["counts"].values()) for cell in cells[4:]}
+    shifts = ("unseen words", "another screen")
+    assert shifted == {f"{stage}, {shift}": 3 for shift in shifts for stage in ("cloned", "trained")}
+    assert all(cell["failed_by"].keys() == {"trained on", "never trained on"} for cell in cells[3:])
+
+
+@pytest.mark.release
 def test_quick_study_of_a_policy_evaluates_every_stage_on_desktops(tmp_path: Path) -> None:
     check_stages(quick_study(tmp_path, "many_tasks"))
 

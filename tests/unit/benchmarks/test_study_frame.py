@@ -321,6 +321,30 @@ def test_stages_are_pooled_over_families_and_seeds_with_intervals() -> None:
     assert "| mean of the 2 with figures of others | 0.17 | 0.17 | 0.17 | 0.75 |\n\nFrom a paper.\n" in text
 
 
+def test_evaluations_under_other_settings_have_rows_and_failures_are_counted() -> None:
+    stages = (*_policies.STAGES, "cloned, unseen words", "trained, unseen words")
+    cells = [
+        {"stage": stage, "seed": 0, "mean": 0.5, "counts": {"a": [number, 4], "new": [0, 2]}, "num_given_up": 0}
+        for number, stage in enumerate(stages)
+    ]
+    for cell in cells[2:]:
+        cell["failed_by"] = {"trained on": {"step_limit": 1}, "never trained on": {"done_action": 2}}
+    text = _policies.table(cells, families=["a"], unseen=["new"], published={}, shifts=["unseen words"])
+    assert (
+        "| families trained on, unseen words (1) | – | 0.750 (" in text
+        and "| families never trained on, unseen words (1) | – | 0.000" in text
+    )
+    assert "| failed episodes by their end | done action | step limit |" in text
+    assert "| trained, unseen words, families never trained on | 2 | 0 |" in text
+
+
+def test_study_of_generalisation_names_families_that_there_are_once() -> None:
+    design = DESIGNS["generalisation"]
+    assert isinstance(design, Generalist)
+    names = [*_policies.expand(design.families), *design.unseen]
+    assert len(names) == len(set(names)) and set(names) <= set(FAMILIES)
+
+
 def test_figures_of_others_are_of_families_that_there_are() -> None:
     assert all(0 <= score <= 1 for of in _published.MINIWOB.values() for score in of.values())
     assert {name for of in _published.MINIWOB.values() for name in of} <= set(FAMILIES)
