@@ -45,7 +45,7 @@ from computerrl.env_server.client import image_problem, with_needed_apps
 from computerrl.env_server.driver import LiveDesktop, TaskInstance
 from computerrl.env_server.drivers import make_driver
 from computerrl.env_server.judging.judge import Judge, evaluator_getter, make_judge
-from computerrl.env_server.tasks import FAMILIES, advice, task_instance
+from computerrl.env_server.tasks import advice, families_of, task_instance
 
 ENV_ID = "computerrl/Desktop-v0"
 
@@ -132,10 +132,11 @@ class ActionText(spaces.Text):
 class DesktopEnv(gymnasium.Env[dict[str, Any], str]):
     """One desktop that plays tasks of one family.
 
-    ``task``: a family (`env_server.tasks.FAMILIES`). ``driver``: `apptainer` (contained), `local`, or `scripted` (an imitation
-    without processes). ``max_steps``: the episode is truncated, and judged, after so many actions. ``split``: where `reset`
-    draws instances from; those of `evaluation` are never trained on. ``prompt``: fields of `PromptConfig` that say how much of
-    the screen the text shows; the default is what policies get. ``desktop``: further fields of `DesktopConfig`.
+    ``task``: a family (`env_server.tasks.FAMILIES`), or `module:NAME` for one of your own. ``driver``: `apptainer` (contained),
+    `local`, or `scripted` (an imitation without processes). ``max_steps``: the episode is truncated, and judged, after so many
+    actions. ``split``: where `reset` draws instances from; those of `evaluation` are never trained on. ``prompt``: fields of
+    `PromptConfig` that say how much of the screen the text shows; the default is what policies get. ``desktop``: further fields
+    of `DesktopConfig`.
 
     ``reset(seed=7)`` seeds the drawing of instances, so it always leads to the same task; ``options={"task": ..., "seed": ...}``
     names family and instance instead. ``info`` holds ``task``, ``task_seed``, ``app``, ``action_error``, ``result`` (what an API
@@ -165,11 +166,11 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], str]):
             {**(desktop or {}), "driver": driver, "image": image, "num_desktops": 1, "observation": "tree"}
         )
         self._prompt = PromptConfig.model_validate(prompt or {})
-        self._tasks = TasksConfig()
+        self._tasks = TasksConfig(families=(task,) if ":" in task else ())
         self._split = split
         self._max_steps = max_steps
         self._family = self._checked_family(task)
-        self._config = with_needed_apps(self._config, [FAMILIES[self._family]])
+        self._config = with_needed_apps(self._config, [families_of(self._tasks)[self._family]])
         self.render_mode = render_mode
         width, height = self._config.screen_width, self._config.screen_height
         num_row_chars = 2 * self._prompt.max_element_chars + _ROW_EXTRA_CHARS
@@ -288,12 +289,13 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], str]):
         return self._driver
 
     def _checked_family(self, name: str) -> str:
-        possible = [family.name for family in FAMILIES.values() if self._config.driver in family.drivers]
+        known = families_of(self._tasks)
+        possible = [key for key, family in known.items() if self._config.driver in family.drivers]
         if name not in possible:
             step = f"`computerrl tasks list` lists them all, for example {', '.join(possible[:_NUM_EXAMPLES])}"
             reason = f"no task family {name!r} for driver {self._config.driver!r}: {advice(name, self._tasks)}"
             raise ValueError(f"{reason}\n    -> {step}")
-        if problem := image_problem(FAMILIES[name], self._config):
+        if problem := image_problem(known[name], self._config):
             raise ValueError(f"{problem.reason}\n    -> make setup IMAGE=full, then make the environment with image='full'")
         return name
 

@@ -51,8 +51,9 @@ class TasksConfig(Section):
     """Settings of the tasks that are played. Read by the env_servers, and through the learner's orders by the broker."""
 
     families: tuple[str, ...] = ()
-    """Names of the task families that are played (`computerrl tasks list`). Empty: the default families that the driver can
-    play. The families `web-<page>` of all MiniWoB++ pages are not among them."""
+    """Names of the task families that are played (`computerrl tasks list`), or `module:NAME` for a family of an installed package
+    or of the current folder. Empty: the default families that the driver can play. The families `web-<page>` of all MiniWoB++
+    pages are not among them."""
     max_steps: int = Field(6, ge=1)
     """Maximum number of actions per episode."""
     actions: Actions = "api_gui"

@@ -319,7 +319,8 @@ def _held(number: signal.Signals) -> Iterator[None]:
 
 def _environment() -> dict[str, str]:
     """The fork server finds this very code; numeric libraries start no threads, which a fork would not copy."""
-    path = os.pathsep.join(part for part in (str(SOURCE_ROOT), os.environ.get("PYTHONPATH", "")) if part)
+    # The current folder, since it may have families that the configuration names as `module:NAME`.
+    path = os.pathsep.join(part for part in (str(SOURCE_ROOT), os.environ.get("PYTHONPATH", ""), os.getcwd()) if part)
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 

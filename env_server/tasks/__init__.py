@@ -12,8 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from computerrl.common.config import TasksConfig
-from computerrl.common.errors import TaskFailed
+from computerrl.common.errors import ConfigError, Problem, TaskFailed
 from computerrl.common.messages import Action, Observation, TaskRef
+from computerrl.common.plugins import load_named
 from computerrl.env_server.driver import Getter, TaskInstance
 from computerrl.env_server.tasks import calc, editor, files, forge, miniwob, pointing, web
 from computerrl.env_server.tasks.family import BUNDLE_PREFIX, OSWORLD_PREFIX, Family
@@ -37,10 +38,24 @@ REFUSED = miniwob.REFUSED
 
 
 def families_of(tasks: TasksConfig) -> Mapping[str, Family]:
-    """All that a run with this configuration may play: ours, those of its task files and of its imported bundles. Raises
-    `ConfigError`."""
-    foreign = foreign_families(tasks)
-    return {**FAMILIES, **foreign} if foreign else FAMILIES
+    """All that a run with this configuration may play: ours, those of its task files and of its imported bundles, and those that
+    it names as `module:NAME`. Raises `ConfigError`."""
+    others = {**foreign_families(tasks), **{name: _loaded(name) for name in tasks.families if ":" in name}}
+    return {**FAMILIES, **others} if others else FAMILIES
+
+
+def _loaded(name: str) -> Family:
+    """The family ``name`` (`module:NAME`) of an installed package or of the current folder."""
+    step = "define NAME = Family(name, app, description, build), see docs/tutorials/task.md"
+    try:
+        found = load_named(name, field="tasks.families", what="NAME")
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever that module does while it is imported
+        raise ConfigError([Problem("tasks.families", f"{name!r} raises {type(error).__name__}: {error}", step)]) from error
+    if not isinstance(found, Family):
+        raise ConfigError([Problem("tasks.families", f"{name!r} is of type {type(found).__name__}, not a Family", step)])
+    return found
 
 
 def foreign_families(tasks: TasksConfig) -> Mapping[str, Family]:

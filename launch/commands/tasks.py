@@ -1,4 +1,4 @@
-"""`computerrl tasks list`, `check` and `import`: the task families, and the tasks of other collections."""
+"""`computerrl tasks list`, `prove`, `check` and `import`: the task families, and the tasks of other collections."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from computerrl.env_server.tasks.osworld.check import Report
 
 
-@click.group(short_help="List task families; check or import tasks of other collections.")
+@click.group(short_help="List and prove task families; check or import other collections.")
 def tasks() -> None:
-    """List the task families, or check or import the tasks of other collections.
+    """List the task families, prove some of them, or check or import the tasks of other collections.
 
     \b
     computerrl tasks list calc
+    computerrl tasks prove calc-set-cell
     computerrl tasks check evaluation_examples/examples
     computerrl tasks import cua-gym bundles imported
     """
@@ -48,6 +49,27 @@ def tasks_list(beginning: str, *, pixels: bool, as_json: bool) -> None:
     computerrl tasks list web --pixels
     """
     sys.exit(list_families(beginning, from_pixels=pixels, as_json=as_json))
+
+
+@tasks.command("prove", short_help="Play FAMILIES on a desktop: untouched 0, demonstrated 1.")
+@click.argument("families", nargs=-1, required=True, metavar="FAMILIES...")
+@click.option("--seeds", "num_seeds", type=click.IntRange(min=1), default=3, show_default=True, help="Instances of each family.")
+@click.option("--config", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Configuration with the desktops.")
+@click.option("--image", metavar="NAME", help="Image of the desktops: core, full, osworld. Default: that of CONFIG, or full.")
+@AS_JSON
+def tasks_prove(families: tuple[str, ...], num_seeds: int, *, config: Path | None, image: str | None, as_json: bool) -> None:
+    """Play training instances of FAMILIES on desktops. Each must score 0 untouched, and 1 after the family's own demonstration.
+
+    A family is a name of `computerrl tasks list`, or module:NAME for one of your own, in the current folder or an installed
+    package.
+
+    Exit code 0: all instances are proven. 1: some are not.
+
+    \b
+    computerrl tasks prove calc-set-cell files-move
+    computerrl tasks prove sorted_words:SORTED_WORDS --image core --seeds 5
+    """
+    sys.exit(prove_families(families, num_seeds=num_seeds, config_file=config, image=image, as_json=as_json))
 
 
 @tasks.command("check", short_help="Check which OSWorld task files can run here.")
@@ -159,6 +181,36 @@ def list_families(beginning: str, *, from_pixels: bool = False, as_json: bool = 
     else:
         click.echo(f"{len(found)} families", err=True)
     return 0 if shown else 1
+
+
+def prove_families(names: Sequence[str], *, num_seeds: int, config_file: Path | None, image: str | None, as_json: bool) -> int:
+    """Print what instances of the families ``names`` are worth untouched and demonstrated, one by one. Returns the exit code: 1
+    when one is not proven."""
+    from computerrl.common import log
+    from computerrl.common.config import LearnerConfig, RunConfig, TasksConfig
+    from computerrl.env_server.client import family_names, with_needed_apps
+    from computerrl.env_server.serving.play_tasks import proofs
+    from computerrl.env_server.tasks import families_of
+
+    tasks = TasksConfig(families=tuple(names))
+    desktops = _desktops(config_file, image)
+    no_demos = LearnerConfig.model_validate({"recipe": {"demos_per_family": 0}})
+    family_names(RunConfig(tasks=tasks, desktop=desktops, learner=no_demos))  # names that there are, on an image that has them
+    known = families_of(tasks)
+    rows = []
+    desktops = with_needed_apps(desktops, [known[name] for name in names])
+    log.configure(level="warning")  # on standard error
+    for found in proofs(tasks, desktops, num_seeds=num_seeds):
+        rows.append({"family": found.task.family, "seed": found.task.seed, **found.as_json()})
+        if not as_json:
+            click.echo(
+                f"{'proven    ' if found.is_proven else 'not proven'}  {found.task.family} {found.task.seed}: {found.in_words()}"
+            )
+    if as_json:
+        click.echo(json.dumps(sorted(rows, key=lambda row: (row["family"], row["seed"])), indent=2))
+    else:
+        click.echo(f"{sum(row['is_proven'] for row in rows)} of {len(rows)} instances are proven", err=True)
+    return 0 if all(row["is_proven"] for row in rows) else 1
 
 
 MIN_SCREEN_TOKENS = 32

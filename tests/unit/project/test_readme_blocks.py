@@ -4,6 +4,7 @@ real desktop in tests/integration/tasks/test_gym_on_desktop.py."""
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
 import subprocess
@@ -194,3 +195,15 @@ def test_index_of_the_documentation_leads_to_every_page() -> None:
 def test_folders_of_the_documentation_hold_fifteen_files_at_most() -> None:
     listed = subprocess.run(["git", "ls-files", "docs"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     assert max(Counter(Path(name).parent for name in listed).values()) <= 15
+
+
+def test_notebook_is_one_without_outputs_whose_cells_are_python() -> None:
+    notebook = json.loads((ROOT / "examples" / "desktop.ipynb").read_text(encoding="utf-8"))
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+    assert notebook["metadata"]["kernelspec"]["name"] == "python3"
+    ids = [cell["id"] for cell in notebook["cells"]]
+    assert len(set(ids)) == len(ids) and all(re.fullmatch(r"[\w-]{1,64}", name) for name in ids)
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert len(code) >= 4 and all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
+    for cell in code:
+        compile("".join(cell["source"]), cell["id"], "exec")
