@@ -274,6 +274,7 @@ class _Episode:
                 images=chosen.prompt.images,
                 places=places,
                 target=target,
+                state=seen.state,
                 usage=usage,
             )
         )

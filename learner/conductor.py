@@ -35,6 +35,8 @@ from computerrl.learner.recipe.budget import RunBudget
 from computerrl.learner.recipe.entropulse import PhaseMachine
 from computerrl.learner.recipe.lineage import Lineage
 from computerrl.learner.recipe.state import LoopState
+from computerrl.learner.rewards import Rewards
+from computerrl.learner.rewards.setting import setting_of
 from computerrl.learner.supervised import sft
 from computerrl.learner.supervised.pool import Pools
 
@@ -61,6 +63,7 @@ class LearnerLoop:
         self._machine = PhaseMachine(config.learner.entropulse)
         self._versions = PolicyVersions(state, around, lineage=lineage)
         self._books = Books.open(config, state, around)
+        self._rewards = Rewards.of(config.learner.rewards, setting_of(config, around.folder), algorithm=algorithm)
         self._saver = Saver(around, self._books, pools=self.pools, machine=self._machine)
         self._reporter = Reporter(around, self._books, budget=self._budget, machine=self._machine)
         self._phase = recipe.NO_PHASE
@@ -171,6 +174,7 @@ class LearnerLoop:
 
     def close(self) -> None:
         """Finish the checkpoint being written and close the files."""
+        self._rewards.close()
         self._books.intake.close()
         self._around.checkpoints.close()
         self._books.records.close()
@@ -257,7 +261,9 @@ class LearnerLoop:
                 config,
                 around,
                 books,
-                updates=Updates(config, around, books, versions=self._versions, aids=aids, pools=self.pools),
+                updates=Updates(
+                    config, around, books, versions=self._versions, aids=aids, pools=self.pools, rewards=self._rewards
+                ),
                 budget=self._budget,
                 machine=self._machine,
                 reporter=self._reporter,

@@ -24,6 +24,7 @@ from computerrl.common.config.learner import (
     LoraConfig,
     OptimizerConfig,
     RecipeConfig,
+    RewardConfig,
 )
 from computerrl.common.config.model import ModelConfig
 from computerrl.common.config.players import of_teacher
@@ -59,6 +60,7 @@ __all__ = [
     "OptimizerConfig",
     "PromptConfig",
     "RecipeConfig",
+    "RewardConfig",
     "RolloutsConfig",
     "RunConfig",
     "SiteProfile",

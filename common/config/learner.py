@@ -18,6 +18,18 @@ class AlgorithmConfig(Section):
     """Options of the algorithm, which checks them itself. An unknown option is an error."""
 
 
+class RewardConfig(Section):
+    """One part of the reward of an episode. Read by the learner."""
+
+    name: str = "evaluator"
+    """Name of the reward: `evaluator`, `length`, `step` or `judge`, an entry point of another package in the group
+    `computerrl.rewards`, or `module:Class`."""
+    weight: float = 1.0
+    """Factor of the reward in the sum."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options of the reward, which checks them itself. An unknown option is an error."""
+
+
 _Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -218,6 +230,10 @@ class LearnerConfig(Section):
     """Device on which the learner computes. `auto`: CUDA when a GPU is visible, else the CPU."""
     algorithm: AlgorithmConfig = AlgorithmConfig()
     """The algorithm and its options."""
+    rewards: tuple[RewardConfig, ...] = Field((RewardConfig(),), min_length=1)
+    """Rewards of an episode, weighed and added (docs/reference/algorithms.md). `name`: `evaluator`, `length`, `step` or `judge`,
+    an entry point of another package in the group `computerrl.rewards`, or `module:Class`. `weight`: factor in the sum.
+    `options`: those of the reward, which checks them itself. The default is 1 for a success by the task's evaluator, else 0."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """Settings of the optimizer AdamW."""
     entropulse: EntropulseConfig = EntropulseConfig()

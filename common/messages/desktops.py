@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from computerrl.common.messages.base import (
     Arguments,
     DesktopChoice,
@@ -66,6 +68,15 @@ class Observation(Wire, frozen=True):
     """Duration of that wait in seconds."""
     result: str
     """Return value of the last action's API call, for the agent; empty for GUI actions."""
+
+    @property
+    def state(self) -> str:
+        """Digest of what is on screen: BLAKE2b (128 bits) of application, title and elements. Numbers of elements are left out,
+        since two desktops may count otherwise. Where no elements are read, that of the screenshot; empty without either."""
+        if not self.elements:
+            return self.screenshot.content_hash if self.screenshot is not None else ""
+        rows = [(one.role, one.text, one.x, one.y, one.width, one.height, one.states) for one in self.elements]
+        return hashlib.blake2b(repr((self.app, self.window_title, rows)).encode(), digest_size=16).hexdigest()
 
 
 class Action(Wire, frozen=True):

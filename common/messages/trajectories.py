@@ -132,6 +132,9 @@ class Step(Wire, frozen=True):
     target: ElementTarget | None = None
     """Element or drawn thing at which the demonstrator would have pointed, for an algorithm that `WantsTargets`. None: the
     episode had left the demonstration, the demonstrator's action names no single one, or the order asks for no targets."""
+    state: Name = ""
+    """Digest of the screen on which the action was chosen (`Observation.state`): equal in steps that saw the same, whatever came
+    before. Empty: unknown."""
     usage: Usage | None = None
     """Tokens that an agent's model took for the step. None: no agent played, or its server counts nothing."""
 
@@ -181,6 +184,10 @@ class Trajectory(Wire, frozen=True):
     """Time for lease and reset, measured by the actor."""
     wait_s: float
     """Time in this episode's slot that was neither desktop nor generation, such as waiting for an assignment."""
+
+    total_reward: float | None = None
+    """Weighted sum of `learner.rewards`, set by the learner before it trains. None: on the wire, and where the evaluator's
+    success alone counts."""
 
     @property
     def num_bytes(self) -> int:

@@ -121,6 +121,7 @@ MADE: dict[str, Callable[[], str]] = {
         *(f"{_ALGORITHMS}:{name}" for name in ("PolicyAges", "StepTable", "GRPO")),
         *(f"{_ALGORITHMS}:{name}" for name in ("Refines", "LearnsValues", "SamplesDynamically", "ScalesLearningRate")),
     ),
+    "api.rewards": api(*(f"computerrl.learner.rewards:{name}" for name in ("Reward", "RewardSetting", "RewardUnknown"))),
     "api.tasks": api(
         "computerrl.env_server.tasks.family:Family",
         "computerrl.env_server.driver:TaskInstance",

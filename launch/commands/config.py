@@ -204,6 +204,8 @@ def _type_name(annotation: Any) -> str:
     from types import UnionType
     from typing import Annotated, Literal, Union, get_args, get_origin
 
+    from computerrl.common.config.base import Section
+
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _type_name(inner[0])
@@ -217,6 +219,8 @@ def _type_name(annotation: Any) -> str:
         return f"list of {_type_name(inner[0])}"
     if origin is tuple:
         return f"[{', '.join(map(_type_name, inner))}]"
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return f"{{{', '.join(annotation.model_fields)}}}"
     return _TYPES[annotation]
 
 
@@ -230,6 +234,10 @@ def _limits(metadata: Sequence[Any]) -> Iterator[str]:
 
 def _value(value: Any) -> str:
     """``value`` as YAML has it."""
+    if hasattr(value, "model_dump"):  # A section.
+        value = value.model_dump()
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{name}: {_value(one)}' for name, one in value.items())}}}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_value, value))}]"
     if isinstance(value, bool) or value is None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from computerrl.common.messages import Status
 from computerrl.launch.report.chance import Chance, Compared, Targets, compare
+from computerrl.launch.report.rewards_view import rewards_of
 from computerrl.launch.watch.run_state import Record, RunState
 
 EVALUATIONS = {
@@ -122,6 +123,7 @@ def figures(
         "max_policy_age_trained": summary.get("max_policy_age_trained", max(ages, default=None)),
         "drops": drops_of(state, final_status),
         "waste": summary.get("waste") or state.last_update.get("waste") or {},
+        "rewards": rewards_of(state.updates),
         "stall_s": summary.get("stall_s", sum(float(record.get("stall_s") or 0.0) for record in state.updates)),
         "time_shares": {
             "actor": totals.shares(),

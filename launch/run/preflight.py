@@ -159,16 +159,19 @@ def check_families(config: RunConfig, _machine: Machine) -> list[Finding]:
 
 def check_algorithm(config: RunConfig, _machine: Machine) -> list[Finding]:
     """An algorithm that does not exist, options that it does not know, families that it cannot be used on, a teacher that cannot
-    judge the policy's tokens."""
+    judge the policy's tokens; and the same of rewards."""
     from computerrl.common.models.teacher import teacher_problems
     from computerrl.env_server.client import family_names, without_demonstrator
     from computerrl.learner.algorithms import WantsGuidance, make_algorithm
+    from computerrl.learner.rewards import Rewards
+    from computerrl.learner.rewards.setting import setting_of
 
     try:
         algorithm = make_algorithm(config.learner)
+        Rewards.of(config.learner.rewards, setting_of(config, RunFolder(config.folder)), algorithm=algorithm).close()
         names = family_names(config)
     except ConfigError as error:
-        mine = [problem for problem in error.problems if problem.field.startswith("learner.algorithm")]
+        mine = [problem for problem in error.problems if problem.field.startswith(("learner.algorithm", "learner.rewards"))]
         return [Finding(ConfigError, _about_configs(problem, config)) for problem in mine]  # check_families reports the others
     if "reference_logprobs" in algorithm.needs and (unfit := teacher_problems(config)):
         return [Finding(ConfigError, problem) for problem in unfit]

@@ -9,12 +9,11 @@ from __future__ import annotations
 import difflib
 import traceback
 from collections.abc import Callable, Mapping
-from importlib.metadata import entry_points
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from computerrl.common.config import LearnerConfig
 from computerrl.common.errors import ConfigError, Problem
-from computerrl.common.plugins import load_named
+from computerrl.common.plugins import load_named, registered
 from computerrl.learner.algorithms.base import (
     PER_TOKEN,
     Algorithm,
@@ -131,9 +130,9 @@ def _made_elsewhere(name: str, learner: LearnerConfig) -> Algorithm:
 
 
 def _maker(name: str) -> Maker:
-    for entry in entry_points(group=ENTRY_POINT_GROUP):
-        if entry.name == name:
-            return entry.load()
+    found = registered(name, group=ENTRY_POINT_GROUP)
+    if found is not None:
+        return cast(Maker, found)
     if ":" not in name:
         near = difflib.get_close_matches(name, ALGORITHMS, n=1)
         known = f"use one of {', '.join(sorted(ALGORITHMS))}, or module:Class"

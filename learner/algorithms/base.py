@@ -17,8 +17,9 @@ import numpy as np
 from pydantic import ValidationError
 
 from computerrl.common.config.base import Section
-from computerrl.common.errors import ConfigError, Problem
+from computerrl.common.errors import ConfigError
 from computerrl.common.messages import Step, TrajectoryGroup
+from computerrl.common.plugins import option_problems
 from computerrl.learner.objective.ages import PolicyAges
 
 if TYPE_CHECKING:
@@ -322,12 +323,5 @@ def parse_options(model: type[OptionsT], options: Mapping[str, Any]) -> OptionsT
     try:
         return model.model_validate(dict(options))
     except ValidationError as error:
-        problems = []
-        for item in error.errors():
-            path = ".".join(["learner.algorithm.options", *map(str, item["loc"])])
-            if item["type"] == "extra_forbidden":
-                problems.append(Problem(path, "unknown option", f"valid: {', '.join(sorted(model.model_fields))}"))
-            else:
-                reason = item["msg"].removeprefix("Value error, ")
-                problems.append(Problem(path, f"{reason} (got {item['input']!r:.80})", "correct the value"))
+        problems = option_problems(error, field="learner.algorithm.options", valid=model.model_fields)
         raise ConfigError(problems) from None

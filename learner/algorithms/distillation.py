@@ -53,6 +53,7 @@ class Distillation(GRPO):
 
     options_model = DistillationOptions
     options: DistillationOptions
+    pays_outcomes = False
 
     def __init__(self, options: Mapping[str, Any], learner: LearnerConfig) -> None:
         super().__init__(options, learner)

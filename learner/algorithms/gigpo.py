@@ -9,7 +9,9 @@ state (equations 6 and 7); it is 0 in a state that was seen once. Both are (x - 
     state B:  type("x") x 2, both succeed
               done() x 2, both fail
 
-A desktop after equal actions shows equal prompts, so a state is a prompt here: the same tokens, history included.
+With ``state: screen`` a state is what is on screen, whatever came before, as in the paper, whose anchor states are observations
+without history. With ``state: prompt`` it is the whole prompt, history included, on which the policy really decided: a desktop
+after equal actions shows equal prompts. A step whose screen is unknown shares its state with none.
 
 Ours: with ``action_values``, equal actions in equal states share the mean of their returns, an estimate of Q(s, a). The
 gradient of a batch stays the same. With ``negative_scale`` below 1, an action that fails more often than others is then not
@@ -17,6 +19,8 @@ reinforced for its few successes.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
@@ -35,6 +39,8 @@ class GiGPOOptions(GRPOOptions):
     """Weight of A_episode (1 in the paper)."""
     step_weight: float = Field(1.0, ge=0)
     """Weight of A_state (the paper's omega)."""
+    state: Literal["prompt", "screen"] = "prompt"
+    """What steps of a group must share to be compared: the prompt, or the screen (the paper's)."""
     action_values: bool = False
     """Steps with equal actions in equal states share the mean of their returns (ours)."""
 
@@ -55,20 +61,21 @@ class GiGPO(GRPO):
         for group in np.unique(table.group_n):
             members = np.flatnonzero(table.group_n == group)
             owners, owner_of = np.unique(table.trajectory_n[members], return_inverse=True)
-            outcomes = np.array([float(table.trajectories[owner].success) for owner in owners])
+            outcomes = table.earned_T[owners]
             advantage_n[members] = options.episode_weight * group_advantages(outcomes, delta=delta)[owner_of]
-            for same in _same_states(members, table):
+            for same in self._same_states(members, table):
                 values = _action_values(same, returns_n, table) if options.action_values else returns_n[same]
                 advantage_n[same] += options.step_weight * group_advantages(values, delta=delta)
         return advantage_n
 
-
-def _same_states(members: np.ndarray, table: StepTable) -> list[np.ndarray]:
-    """``members``, steps of one group, by the prompt that each answered."""
-    found: dict[bytes, list[int]] = {}
-    for step in members:
-        found.setdefault(table.steps[step].prompt_tokens.tobytes(), []).append(int(step))
-    return [np.array(steps) for steps in found.values()]
+    def _same_states(self, members: np.ndarray, table: StepTable) -> list[np.ndarray]:
+        """``members``, steps of one group, by the state in which each was taken."""
+        found: dict[bytes | str, list[int]] = {}
+        for place in members:
+            step = table.steps[place]
+            screen = step.state or f"step {place}"
+            found.setdefault(screen if self.options.state == "screen" else step.prompt_tokens.tobytes(), []).append(int(place))
+        return [np.array(steps) for steps in found.values()]
 
 
 def _action_values(same: np.ndarray, returns_n: np.ndarray, table: StepTable) -> np.ndarray:

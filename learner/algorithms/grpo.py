@@ -33,6 +33,8 @@ class GRPO:
     """See the module's docstring. Derived algorithms (`rloo`, `arpo`, ...) differ in defaults or in some of the methods below."""
 
     options_model: type[GRPOOptions] = GRPOOptions
+    pays_outcomes = True
+    """Do the rewards of episodes count (`learner.rewards`)?"""
     seed = 0
     """See `Draws`."""
 
@@ -81,7 +83,7 @@ class GRPO:
 
     def rewards(self, table: StepTable) -> np.ndarray:
         """[n] float64: what each step earned."""
-        return step_rewards(success=table.success_n, format_ok=table.format_n, format_penalty=self.options.format_penalty)
+        return step_rewards(earned=table.earned_n, format_ok=table.format_n, format_penalty=self.options.format_penalty)
 
     def advantages(self, rewards_n: np.ndarray, table: StepTable) -> np.ndarray:
         """[n] float64, exactly 0 where there is no signal."""

@@ -45,7 +45,7 @@ class MGRPO(GRPO):
             _, first, index = np.unique(owner, return_index=True, return_inverse=True)
             return self.compared(outcomes[first])[index]
 
-        return table.per_group(of_group, table.success_n.astype(np.float64))
+        return table.per_group(of_group, table.earned_n)
 
     def compared(self, outcomes: np.ndarray) -> np.ndarray:
         """[trajectories of a group] the advantage of each, from what all of them earned."""

@@ -68,7 +68,7 @@ class PPO(GRPO):
         rewards_n = np.where(table.format_n, 0.0, super().rewards(table))
         last_n = np.append(table.trajectory_n[1:] != table.trajectory_n[:-1], True)[: len(table)]
         earned_T = np.bincount(
-            table.trajectory_n, weights=table.success_n & table.format_n & last_n, minlength=len(table.trajectories)
+            table.trajectory_n, weights=table.earned_n * (table.format_n & last_n), minlength=len(table.trajectories)
         )
         # A last step that is too old is left out of the sequence, and not what the trajectory earned.
         trained = np.flatnonzero(self.may_train(table))[::-1]

@@ -30,7 +30,7 @@ class ReBN(GRPO):
 
     def rewards(self, table: StepTable) -> np.ndarray:
         """[n] the return of each step."""
-        earned_n = step_rewards(success=table.success_n, format_ok=table.format_n)
+        earned_n = step_rewards(earned=table.earned_n, format_ok=table.format_n)
         penalty_n = self.options.format_penalty * ~table.format_n
         return discounted_returns(earned_n, table.steps_left_n, gamma=self.options.gamma) - penalty_n
 

@@ -93,6 +93,16 @@ class StepTable:
         return len(self.steps)
 
     @property
+    def earned_T(self) -> np.ndarray:
+        """[trajectories] float64: rewards of the episodes (`learner.rewards`): without others, 1 for a success and else 0."""
+        return np.array([earned(one) for one in self.trajectories], dtype=np.float64)
+
+    @property
+    def earned_n(self) -> np.ndarray:
+        """[n] float64, the trajectory's reward."""
+        return self.of_trajectory(self.earned_T.tolist())
+
+    @property
     def keys(self) -> list[tuple[int, int]]:
         """[n] (index into ``trajectories``, place in that trajectory)."""
         return list(zip(self.trajectory_n.tolist(), self.position_n.tolist(), strict=True))
@@ -145,6 +155,11 @@ class Chosen:
             for place in range(len(one.steps))
             if one.trajectory_id not in gone and (one.trajectory_id, place) not in kept
         }
+
+
+def earned(trajectory: Trajectory) -> float:
+    """Reward of an episode."""
+    return float(trajectory.success) if trajectory.total_reward is None else trajectory.total_reward
 
 
 def _ids(groups: Sequence[TrajectoryGroup]) -> list[str]:

@@ -49,6 +49,7 @@ class UIS1(GRPO):
 
     options_model = UIS1Options
     options: UIS1Options
+    pays_outcomes = False
 
     def __init__(self, options: Mapping[str, Any], learner: LearnerConfig) -> None:
         super().__init__(options, learner)

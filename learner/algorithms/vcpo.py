@@ -43,7 +43,7 @@ class VCPO(MGRPO):
 
     def rewards(self, table: StepTable) -> np.ndarray:
         """[n] the trajectory's outcome."""
-        return table.success_n.astype(np.float64)
+        return table.earned_n
 
     def refine(self, batch: TrainBatch, look: FirstLook) -> TrainBatch:
         """``batch`` with the optimal baseline in place of the mean of each group."""

@@ -10,14 +10,14 @@ import math
 import numpy as np
 
 
-def step_rewards(*, success: np.ndarray, format_ok: np.ndarray, format_penalty: float = 0.0) -> np.ndarray:
-    """[n] float64: 1 where the step's trajectory succeeded and the step is well formed, else 0 (ComputerRL section 3.3);
-    badly formed steps lose ``format_penalty`` besides.
+def step_rewards(*, earned: np.ndarray, format_ok: np.ndarray, format_penalty: float = 0.0) -> np.ndarray:
+    """[n] float64: what the step's trajectory earned where the step is well formed, else 0 (ComputerRL section 3.3, where a
+    success earns 1); badly formed steps lose ``format_penalty`` besides, and keep what is below 0.
 
-    ``success`` [n] bool is the trajectory's, repeated for each of its steps; ``format_ok`` [n] bool is the step's own.
+    ``earned`` [n] is the trajectory's, repeated for each of its steps; ``format_ok`` [n] bool is the step's own.
     """
-    good = np.asarray(success, dtype=bool) & np.asarray(format_ok, dtype=bool)
-    return good.astype(np.float64) - format_penalty * ~np.asarray(format_ok, dtype=bool)
+    earned, format_ok = np.asarray(earned, dtype=np.float64), np.asarray(format_ok, dtype=bool)
+    return np.where(format_ok, earned, np.minimum(earned, 0.0)) - format_penalty * ~format_ok
 
 
 _ROUNDING = 1e-9

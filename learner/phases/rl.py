@@ -21,6 +21,7 @@ from computerrl.learner.recipe.budget import RunBudget
 from computerrl.learner.recipe.entropulse import PhaseMachine
 from computerrl.learner.recipe.pacing import Cut, Pacer
 from computerrl.learner.recipe.state import Tally
+from computerrl.learner.rewards import Rewards
 from computerrl.learner.supervised.pool import Pools
 from computerrl.learner.training.batch_check import make_batch
 
@@ -37,7 +38,9 @@ class Updates:
         versions: PolicyVersions,
         aids: Aids,
         pools: Pools,
+        rewards: Rewards,
     ) -> None:
+        self._rewards = rewards
         self._learner = config.learner
         self._trainer = around.trainer
         self._state = books.state
@@ -57,6 +60,10 @@ class Updates:
     def num_successes(self) -> int:
         """Successful episodes that are kept for supervised rounds."""
         return self._successes.num_episodes
+
+    def begin_rewards(self, group: TrajectoryGroup) -> None:
+        """``group`` was taken: rewards that take time begin."""
+        self._rewards.begin(group)
 
     def cut(self, *, now_s: float, may_wait: bool) -> Cut | None:
         """The next batch, when it is whole. ``may_wait``: for steps that would be too old for the update after it."""
@@ -79,8 +86,9 @@ class Updates:
         state.update += 1
         tally = self._tally(groups)
         self._aids.order(groups)
+        groups, of_rewards = self._rewards.pay(groups)
         batch = make_batch(trainer, groups, ages=self._versions.ages(), age_bound=age_bound)
-        metrics = trainer.update(self._aids.add_to(batch, update=state.update))
+        metrics = trainer.update(self._aids.add_to(batch, update=state.update)) | of_rewards
         if isinstance(trainer.algorithm, Remembers):
             with blaming(trainer.algorithm, "remember"):
                 trainer.algorithm.remember(groups)
@@ -149,6 +157,7 @@ class RlWork:
         group = self._intake.fetch()
         if group is not None:
             self._intake.taken.append(group)
+            self._updates.begin_rewards(group)
         cut = self._updates.cut(now_s=self._clock(), may_wait=not reason)
         return group is not None if cut is None else self._update(cut)
 

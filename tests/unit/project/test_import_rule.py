@@ -32,7 +32,7 @@ FLOORS = {
     "launch": "plan setup simulation supervision watch report web grounding export imports run cluster commands",
     "learner": (
         "weight_bytes client poison images objective tiny_vision model_store pretraining weights algorithms model checkpoints"
-        " contracts training recipe supervised accounts phases conductor process"
+        " rewards contracts training recipe supervised accounts phases conductor process"
     ),
 }
 """Files and folders of each folder, from the ground up: each may import those before it, and none after it."""

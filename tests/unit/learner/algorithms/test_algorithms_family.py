@@ -3,6 +3,7 @@ persisted."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -402,6 +403,29 @@ def test_gigpo_compares_episodes_and_the_steps_of_equal_states(seed: int, action
     found = dict(zip(map(id, batch.samples), batch.advantage_S, strict=True))
     np.testing.assert_allclose([found.get(step, 0.0) for step in steps], expected, atol=1e-5)
     assert len(found) > 20
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_gigpo_by_screen_compares_what_saw_the_same_whatever_came_before(seed: int) -> None:
+    """The same numbers as by prompt, when prompts tell histories apart and screens do not; an unknown screen is no state."""
+    options = {"gamma": 0.8, "episode_weight": 0.5, "step_weight": 2.0, "action_values": False}
+    groups = shared_states(seed)
+    expected = slow_gigpo(groups, options)
+    counter = itertools.count(100)
+
+    def told_apart(step: Step) -> Step:
+        return replace(step, state=str(step.prompt_tokens.tolist()), prompt_tokens=np.array([next(counter)], dtype=np.int32))
+
+    made = [
+        replace(group, trajectories=tuple(replace(one, steps=tuple(map(told_apart, one.steps))) for one in group.trajectories))
+        for group in groups
+    ]
+    batch = make("gigpo", state="screen", **options).prepare(made, ages=PolicyAges(0))
+    steps = [id(step) for group in made for one in group.trajectories for step in one.steps]
+    found = by_step(batch, batch.advantage_S)
+    np.testing.assert_allclose([found.get(step, 0.0) for step in steps], expected, atol=1e-5)
+    unknown = make("gigpo", state="screen", episode_weight=0.0, step_weight=1.0).prepare(groups, ages=PolicyAges(0))
+    assert not unknown.samples
 
 
 @pytest.mark.parametrize("gamma", [0.95, 0.7])

@@ -82,7 +82,7 @@ def test_loglinear_proximal_ages_interpolate_as_versions_say() -> None:
 
 
 def test_step_rewards_success_and_format_both_needed() -> None:
-    rewards = step_rewards(success=np.array([1, 1, 0, 0]), format_ok=np.array([1, 0, 1, 0]), format_penalty=0.25)
+    rewards = step_rewards(earned=np.array([1, 1, 0, 0]), format_ok=np.array([1, 0, 1, 0]), format_penalty=0.25)
     assert rewards.tolist() == [1.0, -0.25, 0.0, -0.25]
 
 
