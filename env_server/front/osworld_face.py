@@ -25,6 +25,7 @@ from computerrl.common.errors import ComputerRLError, TaskFailed
 from computerrl.env_server.driver import DesktopDriver
 from computerrl.env_server.drivers.screenshots import encode
 from computerrl.env_server.front.access import basic_user
+from computerrl.env_server.front.film import Film, encoder
 from computerrl.env_server.front.sessions import BadRequest, Sessions
 from computerrl.env_server.front.threads import Threads
 from computerrl.env_server.tasks.osworld.commands import (
@@ -131,6 +132,7 @@ class OsworldFace:
         self.sessions = sessions
         self._threads = threads
         self._allow_execute = allow_execute
+        self._films: dict[str, Film] = {}
 
     async def on_driver(self, session: str, work: Callable[[DesktopDriver], T], *, extra_s: float = 0.0) -> T:
         """See `Sessions.use`."""
@@ -160,7 +162,34 @@ class OsworldFace:
 
     async def end(self, session: str) -> None:
         """The desktop is free."""
+        self._films.pop(session, None)
         await self._threads.run(self.sessions.close, session)
+
+    async def screenshot(self, session: str) -> bytes:
+        """The screen as PNG, which is kept where the session is recorded."""
+        picture = await self.on_driver(session, _picture)
+        if (film := self._films.get(session)) is not None:
+            film.add(picture)
+        return picture
+
+    async def begin_film(self, session: str) -> None:
+        """Keep the screenshots that the client takes from now on. Raises `NotAllowed`, `BadRequest`."""
+        if session in self._films:
+            raise BadRequest("this session is recorded already: POST /end_recording")
+        try:
+            encoder()
+        except ImportError:
+            raise NotAllowed("films need the package av: run `make setup WITH=osworld`") from None
+        film = Film()
+        film.add(await self.screenshot(session))
+        self._films = {name: other for name, other in self._films.items() if name in self.sessions} | {session: film}
+
+    async def end_film(self, session: str) -> bytes:
+        """The film. Raises `BadRequest`."""
+        if session not in self._films:
+            raise BadRequest("this session is not recorded: POST /start_recording first")
+        await self.screenshot(session)
+        return await self._threads.run(self._films.pop(session).mp4)
 
     async def execute(self, session: str, body: CommandBody) -> Json:
         """Carry out a command: mouse and keyboard, or a program of the container. Raises `NotAllowed`."""
@@ -244,7 +273,18 @@ def _add_looks(router: APIRouter, face: OsworldFace) -> None:
     @router.get("/screenshot", responses=_PICTURE)
     async def screenshot(session: Session) -> Response:
         """The screen as PNG, without the pointer."""
-        return Response(await face.on_driver(session, _picture), media_type="image/png")
+        return Response(await face.screenshot(session), media_type="image/png")
+
+    @router.post("/start_recording")
+    async def start_recording(session: Session) -> Json:
+        """Begin a film of the screenshots that are taken."""
+        await face.begin_film(session)
+        return {"status": "success", "message": "Started recording successfully"}
+
+    @router.post("/end_recording", responses=_BYTES)
+    async def end_recording(session: Session) -> Response:
+        """The film as MP4."""
+        return Response(await face.end_film(session), media_type="video/mp4")
 
     @router.get("/accessibility")
     async def accessibility(session: Session) -> Json:
@@ -390,8 +430,6 @@ def _add_absent(router: APIRouter) -> None:
 
     for path in ("/wallpaper", "/setup/change_wallpaper"):
         refuse(path, "these desktops have no wallpaper")
-    for path in ("/start_recording", "/end_recording"):
-        refuse(path, "no videos are recorded; take a screenshot after each action")
     refuse("/setup/download_file", "these desktops have no network; POST /setup/upload")
     for path in ("/execute_with_verification", "/setup/execute_with_verification"):
         refuse(path, "POST /setup/execute, and check with another request")

@@ -140,6 +140,9 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._sessions
+
     # --- calls
 
     def reset(self, name: str, task: str | None = None, seed: int | None = None) -> View:

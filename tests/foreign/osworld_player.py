@@ -139,7 +139,11 @@ def main() -> None:
             seen = env.reset(task_config=task)
             found: dict[str, Any] = {"tree": seen["accessibility_tree"][:200], "picture": seen["screenshot"][:8].hex()}
             found["untouched"] = env.evaluate()
+            env.controller.start_recording()
             found["actions"] = play_agent(env, task)
+            film = Path(cache, "recording.mp4")
+            env.controller.end_recording(str(film))
+            found["film"] = film.read_bytes()[4:8].decode()
             found["solved"] = env.evaluate()
             found["controllers"] = play_controllers(env)
             env.reset(task_config=task)

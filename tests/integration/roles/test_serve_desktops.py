@@ -207,7 +207,7 @@ def test_desktop_env_and_a_published_agent_play_as_in_a_virtual_machine(tmp_path
     found = json.loads(found_file.read_text())
     assert [found[name] for name in ("untouched", "solved", "after_reset", "given_up")] == [0.0, 1.0, 0.0, 0]
     assert found["picture"] == b"\x89PNG\r\n\x1a\n".hex() and "accessibility.ubuntu.example.org" in found["tree"]
-    assert len(found["actions"]) == 5 and found["actions"][-1] == "DONE"
+    assert len(found["actions"]) == 5 and found["actions"][-1] == "DONE" and found["film"] == "ftyp"
     said = found["controllers"]
     assert said["terminal"].splitlines()[:2] == ["~$ echo 'it''s'A", "itsA"] and said["script"]["output"] == "42\n"
     assert (said["bash"]["output"], said["bash"]["returncode"]) == ("/tmp\n", 1) and said["missing"]["returncode"] == 1

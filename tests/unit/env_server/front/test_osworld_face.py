@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import io
 import json
+import sys
 import threading
 from typing import Any
 
+import av
 import pytest
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
@@ -16,11 +18,13 @@ from PIL import Image
 
 from computerrl.common.errors import DesktopBroken
 from computerrl.env_server.drivers.scripted import ScriptedDriver
+from computerrl.env_server.front import film
 from computerrl.env_server.front.access import MAX_BODY_BYTES, MAX_UPLOAD_BYTES, Access
 from computerrl.env_server.front.app import make_app
 from computerrl.env_server.front.openenv import SESSION_HEADER
 from computerrl.env_server.front.sessions import Sessions
 from computerrl.env_server.front.threads import Threads
+from tests.support.clock import ManualClock
 
 TOKEN = "a-token-of-a-test-that-is-long"
 Json = dict[str, Any]
@@ -207,9 +211,61 @@ def test_no_command_runs_unless_the_server_allows_it(client: TestClient, guest: 
 
 
 def test_what_is_not_served_says_why(client: TestClient) -> None:
-    for path in ("/wallpaper", "/start_recording", "/end_recording", "/setup/download_file", "/setup/execute_with_verification"):
+    for path in ("/wallpaper", "/setup/download_file", "/setup/execute_with_verification"):
         reply = client.post(path)
         assert reply.status_code == 403 and reply.json()["message"].startswith(path)
+
+
+# --- films -----------------------------------------------------------------------------------------------------------
+
+
+def frames_of(data: bytes) -> tuple[list[float], tuple[int, int]]:
+    """Seconds at which each frame is shown, and their size."""
+    with av.open(io.BytesIO(data), "r") as container:
+        frames = list(container.decode(video=0))
+    return [float(frame.pts * frame.time_base) for frame in frames], (frames[0].width, frames[0].height)
+
+
+def test_film_has_the_screenshots_that_the_client_took_between_beginning_and_end(client: TestClient) -> None:
+    client.get("/screenshot")
+    assert client.post("/start_recording").status_code == 200
+    for _ in range(3):
+        client.get("/screenshot")
+    reply = client.post("/end_recording")
+    assert reply.status_code == 200 and reply.headers["content-type"] == "video/mp4"
+    times, size = frames_of(reply.content)
+    assert len(times) == 6 and times == sorted(times) and size == (800, 600), "begin, three, end, and the end for a second"
+    assert times[-1] - times[-2] == pytest.approx(1.0, abs=0.01)
+    assert client.post("/end_recording").status_code == 400
+
+
+def test_film_is_begun_once_in_a_session_that_there_is_and_ends_with_it(sessions: Sessions, client: TestClient) -> None:
+    assert client.post("/start_recording", auth=("another", TOKEN)).status_code == 410
+    assert client.post("/start_recording").status_code == 200
+    twice = client.post("/start_recording")
+    assert twice.status_code == 400 and "/end_recording" in twice.json()["message"]
+    client.delete("/osworld/session")
+    assert client.post("/end_recording").status_code == 400
+
+
+def test_film_that_cannot_be_encoded_is_refused_at_its_beginning(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "av", None)
+    reply = client.post("/start_recording")
+    assert reply.status_code == 403 and "make setup WITH=osworld" in reply.json()["message"]
+
+
+def test_long_film_loses_every_second_frame_and_none_of_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(film, "_MAX_FRAMES", 10)
+    out = io.BytesIO()
+    Image.new("RGB", (65, 33), "red").save(out, "PNG")
+    clock = ManualClock()
+    long = film.Film(clock)
+    for _ in range(100):
+        clock.advance(1.0)
+        long.add(out.getvalue())
+    assert len(long) <= 10
+    times, size = frames_of(long.mp4())
+    assert times[0] == pytest.approx(0.0, abs=1.1) and times[-1] == pytest.approx(100, abs=1.1) and size == (64, 32)
 
 
 # --- whose desktop ---------------------------------------------------------------------------------------------------
