@@ -92,8 +92,6 @@ def manual(section: str | None = None, *, markdown: bool = False) -> str:
 def fields(section: str | None = None) -> list[dict[str, Any]]:
     """The fields that the command prints, as JSON has them; one without `default` is required, or depends on the machine. Raises
     `ConfigError` for a ``section`` that does not exist."""
-    from computerrl.common.metrics import json_ready
-
     parts = _parts()
     return [
         {
@@ -102,7 +100,7 @@ def fields(section: str | None = None) -> list[dict[str, Any]]:
             "limits": list(_limits(field.metadata)),
             "unit": _unit(name),
             "is_required": field.is_required(),
-            **({} if field.is_required() or field.default_factory is not None else {"default": json_ready(field.default)}),
+            **({} if field.is_required() or field.default_factory is not None else {"default": _json_value(field.default)}),
             "description": " ".join((field.description or "").split()),
         }
         for part in (parts if section is None else _choose(section, parts))
@@ -230,6 +228,15 @@ def _limits(metadata: Sequence[Any]) -> Iterator[str]:
         for limit in metadata:
             if getattr(limit, rule, None) is not None:
                 yield f"{words} {_value(getattr(limit, rule))}"
+
+
+def _json_value(value: Any) -> Any:
+    """``value`` as JSON has it."""
+    from computerrl.common.metrics import json_ready
+
+    if isinstance(value, list | tuple):
+        return [_json_value(one) for one in value]
+    return json_ready(value.model_dump() if hasattr(value, "model_dump") else value)  # The latter: a section.
 
 
 def _value(value: Any) -> str:

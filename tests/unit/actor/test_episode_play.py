@@ -14,7 +14,14 @@ from computerrl.actor.engines.base import Completion, GenerationRequest
 from computerrl.actor.episode import EpisodeAborted, play_episode
 from computerrl.common.errors import DesktopBroken, EngineFailed, LeaseRefused, PeerTimeout, TaskFailed
 from computerrl.common.messages import Demonstration, ElementTarget, Lease, Trajectory
-from tests.support.data.actor_data import FakeDesktops, ScriptedEngine, make_assignment, make_prompt
+from tests.support.data.actor_data import (
+    FakeDesktops,
+    ScriptedEngine,
+    make_assignment,
+    make_element,
+    make_observation,
+    make_prompt,
+)
 
 NONE = np.zeros(0, np.int32)
 SETTING = EpisodeSetting(actor="actor-0:i", incarnation="i", max_new_tokens=32)
@@ -34,6 +41,7 @@ def test_episode_until_the_task_finishes_records_tokens_as_sampled() -> None:
     assert bytes(second.action_tokens.tolist()) == b" click( 1 )\n"
     assert len(second.behavior_logprobs) == len(second.policy_versions) == len(second.action_tokens)
     assert second.min_policy_version == 3
+    assert all(len(step.state) == 32 for step in trajectory.steps)
     assert (second.prompt_tokens == engine.requests[1].prompt_tokens).all()
     assert desktops.calls == ["lease", "reset", "step", "step", "evaluate", "release"]
 
@@ -176,6 +184,21 @@ def test_episode_with_targets_records_where_the_demonstrator_would_point_and_no_
     assert [step.target for step in plain.steps] == [None, None]
     for one, other in zip(engine.requests, without.requests, strict=True):
         assert one.prompt_tokens.tolist() == other.prompt_tokens.tolist()
+
+
+def test_the_state_of_a_step_is_what_the_screen_shows_whatever_numbers_it_has() -> None:
+    button = make_element(1, text="Save")
+    seen = make_observation(button)
+    same = make_observation(replace_fields(button, number=7))
+    others = [
+        make_observation(replace_fields(button, states=("focused",))),
+        make_observation(replace_fields(button, x=button.x + 1)),
+        make_observation(button, title="Another page"),
+        make_observation(button, button),
+    ]
+    assert seen.state == same.state and len(seen.state) == 32
+    assert len({seen.state, *(one.state for one in others)}) == 5
+    assert make_observation().state == ""
 
 
 def test_episode_records_the_drawn_thing_whose_middle_the_demonstrator_names_as_a_pixel() -> None:

@@ -160,6 +160,31 @@ def test_report_shows_what_was_lost_for_which_reason_and_how_far_lengths_were_sh
     assert 'aria-label="Lengths of trajectories submitted and trained"' in text
 
 
+def test_report_shows_rewards_where_others_count_and_warns_of_a_judge_at_odds_with_the_evaluator(
+    tmp_path: Path, whole: Report
+) -> None:
+    assert whole[0]["rewards"] == {} and "What episodes earned" not in whole[1].words
+    folder = write_run(tmp_path / "run")
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    updates = [record for record in records if record["event"] == "update"]
+    for number, record in enumerate(updates):
+        record |= {"reward_evaluator": 0.5, "reward_judge": 0.75, "rewards_unknown": 1.0, "judge_tokens": 100.0 * number}
+        record |= {"judge_agreement": 0.5, "judge_false_success": 0.75, "judge_alarm": float(number == len(updates) - 1)}
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    report, page, _ = report_of(folder)
+    assert report["rewards"] == {
+        "means": {"evaluator": 0.5, "judge": 0.75},
+        "unknown": len(updates),
+        "agreement": 0.5,
+        "false_success": 0.75,
+        "tokens": 100.0 * (len(updates) - 1),
+        "alarm": True,
+    }
+    words = " ".join(" ".join(page.words).split())
+    assert "The judge is at odds with the evaluator: it agreed in 50 % of the latest episodes." in words
+    assert "The judge called failures a success 75 %" in words
+
+
 def test_report_of_a_run_without_an_update_says_nothing_about_loss(tmp_path: Path) -> None:
     report, page, _ = report_of(write_run(tmp_path / "run", until="start"))
     assert report["waste"] == {} and "What was trained, and what was lost" not in page.words

@@ -184,6 +184,14 @@ def test_algorithm_unknown_or_with_unknown_options_is_found() -> None:
     assert finding.problem.field == "learner.algorithm.options.eps_hi"
 
 
+def test_rewards_that_cannot_be_made_or_are_not_read_are_found() -> None:
+    [finding] = preflight.check_algorithm(config(learner={"rewards": [{"name": "stpe"}]}), MACHINE)
+    assert "did you mean 'step'" in str(finding.problem)
+    learner = {"rewards": [{"name": "step"}], "algorithm": {"name": "ui_s1"}}
+    [finding] = preflight.check_algorithm(config(learner=learner), MACHINE)
+    assert finding.problem.field == "learner.rewards"
+
+
 def test_algorithm_that_plays_beside_demonstrators_needs_them_for_all_families() -> None:
     learner = {"algorithm": {"name": "ui_s1"}, "recipe": {"demos_per_family": 0}}
     assert not preflight.check_algorithm(config(learner=learner, tasks={"families": ["web-click-button"]}), MACHINE)
