@@ -17,7 +17,17 @@ import numpy as np
 from computerrl.common.messages import Action, Evaluation, Observation, StepResult
 
 SetupKind = Literal[
-    "web_page", "web_file", "calc_open", "editor_open", "files_open", "write_file", "put_file", "make_folder", "open", "open_app"
+    "web_page",
+    "web_file",
+    "calc_open",
+    "editor_open",
+    "files_open",
+    "write_file",
+    "put_file",
+    "make_folder",
+    "open",
+    "open_app",
+    "web_sites",
 ]
 GetterKind = Literal[
     "web_page",
@@ -69,7 +79,9 @@ class SetupStep:
     ``calc_open`` (cells: dict such as ``{"A1": "Name"}``, active_cell: str), ``editor_open`` (path, text),
     ``files_open`` (folder), ``write_file`` (path, text), ``put_file`` (path, data: bytes), ``make_folder`` (path),
     ``open`` (path: a file or folder put there before, opened with its application), ``open_app`` (app: any name that the action
-    ``apps.open`` takes, such as ``terminal``). The last step that opens something decides which window is in front.
+    ``apps.open`` takes, such as ``terminal``), ``web_sites`` (of_copy: bool; from now on the free browser shows a page for every
+    address of a web site: with ``of_copy`` that of `TaskInstance.sites`, else a stand-in that only keeps the address). The last
+    step that opens something decides which window is in front.
 
     A page is seeded by ``Math.seedrandom(seed)`` (a number, not a text) right before ``core.startEpisodeReal()``, in data mode
     ``train``, with its time limit lifted, its animations ended and its clock at a fixed day: the families know from
@@ -79,6 +91,18 @@ class SetupStep:
 
     kind: SetupKind
     args: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SitePage:
+    """Answer of a copy of web sites to one address."""
+
+    type: str
+    """Its MIME type."""
+    body: bytes
+    status: int = 200
+    location: str = ""
+    """Address to go on to, where ``status`` says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +134,9 @@ class TaskInstance:
     by ``get("outputs")``."""
     is_pointed: bool = False
     """Whether one click answers the task: it is not carried out, and ends the episode. Other actions but `wait` are refused."""
+    sites: Callable[[str], SitePage | None] | None = None
+    """``sites(address)`` is the answer of a copy of web sites, which the browser of the desktop shows; None: it has none. Called
+    from any thread. None instead of a function: the task has no copy."""
     digest: Callable[[], str] | None = None
     """Hash of a foreign task's definition. Such a task is judged on an untouched desktop before an agent gets it
     (`env_server.judging.untouched`). None: the task belongs to one of the product's families."""

@@ -65,6 +65,7 @@ SHARING_FILES = {
         "test_gimp_tools",
         "test_impress_tools",
         "test_osworld_settings",
+        "test_osworld_sites",
         "test_visible_menus",
         "test_vlc_tools",
         "test_writer_tools",

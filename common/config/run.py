@@ -101,6 +101,9 @@ class TasksConfig(Section):
     env_server."""
     osworld_assets: Place | None = None
     """Folder of the files that OSWorld tasks download. None: tasks that download a file are refused."""
+    osworld_mirror: Place | None = None
+    """Folder with a copy of web sites, one folder for each site (docs/how-to/osworld.md). The browser shows it to OSWorld tasks
+    in place of the network. None: tasks that need a site's pages are refused."""
     imported: Place | None = None
     """Folder that `computerrl tasks import` wrote (docs/how-to/tasks.md). Each bundle that is not broken becomes a family
     `cua-gym-<id>`. These families are played when `families` is empty. None: there are no such tasks. Read by learner and

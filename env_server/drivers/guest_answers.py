@@ -49,6 +49,8 @@ class GuestAnswer(msgspec.Struct, forbid_unknown_fields=True):
     """Surroundings of the guest (`guest.confinement.findings`); in the first answer only."""
     error: Literal["", "task", "broken"] = ""
     message: str = ""
+    site: str = ""
+    """Address of a web site of which the guest wants the copy, in the middle of a request; empty: this is the answer."""
     value: msgspec.Raw = msgspec.Raw()
 
     app: str = ""

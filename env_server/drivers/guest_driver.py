@@ -62,6 +62,7 @@ class GuestDriver:
         setup = [{"kind": step.kind, "args": step.args} for step in task.setup]
         self._numbering, self._elements, self._tree = Numbering(), (), 0
         self._is_pointed, self._pointed = task.is_pointed, None
+        self._guest.sites = task.sites
         observation = self._observe({"request": "reset", "setup": setup}, self._config.reset_deadline_s).observation
         if task.prepare is not None:
             task.prepare(self.get)

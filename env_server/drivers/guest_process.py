@@ -10,7 +10,9 @@ import os
 import socket
 import subprocess
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +20,7 @@ from computerrl.common import lifecycle
 from computerrl.common.config import DesktopConfig
 from computerrl.common.errors import DesktopBroken, HostBroken, TaskFailed
 from computerrl.common.log import on_one_line
+from computerrl.env_server.driver import SitePage
 from computerrl.env_server.drivers import guest_answers
 from computerrl.env_server.drivers.containment import Findings
 from computerrl.env_server.drivers.guest_answers import GuestAnswer
@@ -57,6 +60,8 @@ class GuestProcess:
     def __init__(self, launcher: GuestLauncher, config: DesktopConfig, *, index: int, folder: Path) -> None:
         """Starts the guest and waits until it is ready; its log goes to ``folder``. Raises `DesktopBroken`, `HostBroken`."""
         self._index = index
+        self.sites: Callable[[str], SitePage | None] | None = None
+        """Copy of web sites of the task (`TaskInstance.sites`)."""
         self._lock = threading.Lock()
         self._closed = False
         self._life_line: int | None = None
@@ -185,8 +190,16 @@ class GuestProcess:
             raise DesktopBroken(f"desktop {self._index} is closed")
         max_bytes = MAX_FRAME_BYTES if request["request"] == "get" else MAX_OBSERVATION_BYTES
         try:
+            deadline = time.monotonic() + limit_s
             self._wire.send({**request, "limit_s": max(0.1, limit_s - _GRACE_S)}, timeout_s=limit_s)
-            return guest_answers.decode(self._receive(limit_s, max_bytes), index=self._index)
+            while True:
+                answer = guest_answers.decode(self._receive(deadline - time.monotonic(), max_bytes), index=self._index)
+                if not answer.site:
+                    return answer
+                if time.monotonic() > deadline:
+                    raise WireTimeout("it only asked for web sites")
+                found = None if self.sites is None else self.sites(answer.site)
+                self._wire.send({"found": None if found is None else asdict(found)}, timeout_s=limit_s)
         except (WireClosed, WireTimeout) as error:
             # After a time-out the late answer would be taken for the next request's, so the connection is useless.
             self._wire.close()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .apps import catalog
+from .apps.browser import Browser
 from .apps.editor import Editor
 from .apps.file_manager import Files
 from .apps.on_demand import OnDemandApp
@@ -20,6 +21,7 @@ from .office.calc.sheet import Calc
 from .office.documents import Documents, OfficeApp
 from .office.process import Office
 from .web.chromium import Chromium
+from .web.sites import Sites
 
 if TYPE_CHECKING:
     from .screen.windows import App
@@ -78,6 +80,13 @@ class Applications:
     def office(self) -> Mapping[str, Calc | OfficeApp]:
         """The office's applications, by name."""
         return {"calc": self.calc, "writer": self.writer, "impress": self.impress}
+
+    @property
+    def sites(self) -> Sites:
+        """Web sites in the free browser."""
+        browser = self.on_demand["browser"]
+        assert isinstance(browser, Browser)
+        return browser.sites
 
     @property
     def warm(self) -> tuple[WarmApp, ...]:

@@ -37,6 +37,7 @@ from .session import Places, Session
 from .task_start import TaskStart
 from .traces import Traces
 from .view import View
+from .web.site_copy import SiteCopy
 from .web.task_page import PageError
 from .wire import Wire
 
@@ -69,6 +70,7 @@ class Desktop:
         width: int,
         height: int,
         pages: Path,
+        copy: SiteCopy,
         settle_quiet_s: float,
         settle_deadline_s: float,
     ) -> None:
@@ -85,13 +87,14 @@ class Desktop:
             titles=self._titles_of,
             press=self._press_in,
             screen_size=size,
+            copy=copy,
         )
         apps = self._apps = Applications.make(
             session, places, self._folder, on_demand=catalog.make_apps(around), screen_size=size, pages=pages
         )
         self._controls = Controls(self._screen, session.accessibility)
         windows = self._windows = Windows(session, tuple(apps.by_name.values()), self._controls)
-        settler = self._settler = Settler(session, windows, apps.chromium, quiet_s=settle_quiet_s)
+        settler = self._settler = Settler(session, windows, apps, quiet_s=settle_quiet_s)
         reader = TreeReader(self._screen, session.accessibility, apps.calc, web_scale=apps.chromium.scale)
         self._view = View(self._screen, apps, windows, settler, reader, settle_limit_s=settle_deadline_s)
         self._warm = WarmApps(session, windows, apps, self._folder)
@@ -150,13 +153,13 @@ class Desktop:
 
     def wait_for(self, wire: Wire) -> None:
         """Wait for a request, and take all events meanwhile, so that none pile up anywhere."""
-        connection, accessibility = self._screen.connection, self._session.accessibility
-        poller = select.poll()
-        for fd in (wire.fileno(), connection.fileno(), accessibility.fileno()):
-            poller.register(fd, select.POLLIN)
-        while not wire.has_frame() and not any(fd == wire.fileno() for fd, _ in poller.poll()):
-            connection.pump()
-            accessibility.pump()
+        sources = (self._screen.connection, self._session.accessibility, self._apps.sites)
+        while not wire.has_frame():
+            fds = [fd for fd in (wire.fileno(), *(source.fileno() for source in sources)) if fd is not None]
+            if wire.fileno() in select.select(fds, [], [])[0]:
+                return
+            for source in sources:
+                source.pump()
 
     # --- tasks ---
 
@@ -168,6 +171,7 @@ class Desktop:
         has_run, ran_programs = self._osworld.end()
         ran_programs |= processes.end_strays()
         self._gui.let_go()
+        self._apps.sites.leave()
         width, height = self._screen.connection.size
         self._screen.input.move(width - 1, height - 1)
         ran_programs |= self._launcher.close_all(deadline)

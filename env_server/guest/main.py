@@ -22,6 +22,7 @@ from .files.leftovers import WRITABLE
 from .screen.connection import DisplayGone
 from .screen.windows import APP_FAILURES
 from .session import FRAME_NAME, Places, Session
+from .web.site_copy import SiteCopy
 from .wire import MAX_MESSAGE_CHARS, MAX_RESULT_CHARS, Wire, WireClosed
 
 _FRAME_LIMIT_S = 10.0
@@ -45,10 +46,12 @@ def main() -> int:
         confinement.keep_changes_to((*WRITABLE, "/dev", str(places.agent)))
         size = {"width": settings["width"], "height": settings["height"]}
         session = Session(places, base_env=os.environ, **size, deadline=deadline)
+        copy = SiteCopy(wire)
         desktop = Desktop(
             places,
             session,
             **size,
+            copy=copy,
             pages=Path(settings["pages"]),
             settle_quiet_s=settings["settle_quiet_s"],
             settle_deadline_s=settings["settle_deadline_s"],
@@ -60,13 +63,13 @@ def main() -> int:
         return 1
     wire.send({"ready": True, "start_s": time.monotonic() - started, "found": found})
     try:
-        serve(desktop, wire, frame=places.frame / FRAME_NAME)
+        serve(desktop, wire, copy, frame=places.frame / FRAME_NAME)
     except WireClosed:
         pass
     return 0
 
 
-def serve(desktop: Desktop, wire: Wire, *, frame: Path) -> None:
+def serve(desktop: Desktop, wire: Wire, copy: SiteCopy, *, frame: Path) -> None:
     """Answer requests until the connection ends (`WireClosed`)."""
     while True:
         desktop.wait_for(wire)
@@ -75,6 +78,7 @@ def serve(desktop: Desktop, wire: Wire, *, frame: Path) -> None:
             with open(frame, "rb") as file:
                 wire.send_descriptor(file.fileno())
             continue
+        copy.host_listens = True
         try:
             answer = handle(desktop, request)
         except TaskError as error:
@@ -85,6 +89,7 @@ def serve(desktop: Desktop, wire: Wire, *, frame: Path) -> None:
         except Exception as error:  # noqa: BLE001  (process boundary: a mistake of ours must reach the host's log)
             traceback.print_exc()
             answer = {"error": "broken", "message": repr(error)}
+        copy.host_listens = False
         wire.send({**answer, "message": answer["message"][:MAX_MESSAGE_CHARS]} if "message" in answer else answer)
 
 

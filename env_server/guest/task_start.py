@@ -56,6 +56,8 @@ class TaskStart:
             self._folder.put(args["path"], args["data"])
         elif kind == "make_folder":
             self._folder.make_folder(args["path"])
+        elif kind == "web_sites":
+            self._apps.sites.show(of_copy=args["of_copy"])
         elif self._openers.knows(kind):
             self._openers.step(kind, args, deadline)
         else:

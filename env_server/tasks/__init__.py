@@ -66,7 +66,7 @@ def foreign_families(tasks: TasksConfig) -> Mapping[str, Family]:
     if tasks.osworld is not None:
         from computerrl.env_server.tasks.osworld import families
 
-        found |= families.families(*_osworld_folders(tasks, tasks.osworld))
+        found |= families.families(Path(tasks.osworld), _folder(tasks.osworld_assets), _folder(tasks.osworld_mirror))
     if tasks.imported is not None:
         from computerrl.env_server.tasks.bundles import imported
 
@@ -130,7 +130,7 @@ def _advice_on_osworld(name: str, tasks: TasksConfig) -> str:
         return "tasks.osworld names no folder of task files"
     from computerrl.env_server.tasks.osworld import families
 
-    reason = families.refusal(*_osworld_folders(tasks, tasks.osworld), name)
+    reason = families.refusal(Path(tasks.osworld), _folder(tasks.osworld_assets), _folder(tasks.osworld_mirror), name)
     return f"it cannot be run here: {reason}" if reason else f"{tasks.osworld} has no task file with this id"
 
 
@@ -143,5 +143,5 @@ def _advice_on_bundle(name: str, tasks: TasksConfig) -> str:
     return f"it is broken: {reason}" if reason else f"{tasks.imported} has no bundle with this id"
 
 
-def _osworld_folders(tasks: TasksConfig, folder: str) -> tuple[Path, Path | None]:
-    return Path(folder), None if tasks.osworld_assets is None else Path(tasks.osworld_assets)
+def _folder(place: str | None) -> Path | None:
+    return None if place is None else Path(place)

@@ -75,6 +75,7 @@ def tasks_prove(families: tuple[str, ...], num_seeds: int, *, config: Path | Non
 @tasks.command("check", short_help="Check which OSWorld task files can run here.")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
 @click.option("--assets", type=click.Path(path_type=Path), help="Folder of the files that tasks download.")
+@click.option("--mirror", type=click.Path(path_type=Path), help="Folder with a copy of the web sites that tasks need.")
 @click.option("--app", "apps", multiple=True, metavar="NAME", help="An application of the desktops; replaces the standard list.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the report to this file.")
 @click.option("--config", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Configuration with the prompts.")
@@ -83,6 +84,7 @@ def tasks_prove(families: tuple[str, ...], num_seeds: int, *, config: Path | Non
 def tasks_check(
     folder: Path,
     assets: Path | None,
+    mirror: Path | None,
     apps: tuple[str, ...],
     json_file: Path | None,
     config: Path | None,
@@ -100,10 +102,13 @@ def tasks_check(
     A file that a task downloads from https://HOST/a/b/c.xlsx is looked up at ASSETS/a/b/c.xlsx (a plain mirror), at
     ASSETS/HOST/a/b/c.xlsx, or with leading folders of the path left out.
 
+    A page https://HOST/a/b that a task needs is looked up at MIRROR/HOST/a/b, at MIRROR/HOST/a/b.html and at
+    MIRROR/HOST/a/b/index.html. A task whose sites all have a folder in MIRROR is not refused for lack of a network.
+
     A task whose instruction does not fit the prompts of CONFIG (default: of the default settings) gets a note. It can run, but
     the end of the instruction, or the screen, is then left out of the prompt.
 
-    Exit code 0: all tasks can run. 1: some cannot. 2: DIR or ASSETS is wrong.
+    Exit code 0: all tasks can run. 1: some cannot. 2: DIR, ASSETS or MIRROR is wrong.
 
     \b
     computerrl tasks check evaluation_examples/examples
@@ -112,7 +117,10 @@ def tasks_check(
     computerrl tasks check examples --image osworld
     computerrl tasks check examples/vlc --play
     """
-    sys.exit(run_check(folder, assets=assets, json_file=json_file, apps=apps, image=image, config_file=config, play=play))
+    code = run_check(
+        folder, assets=assets, mirror=mirror, json_file=json_file, apps=apps, image=image, config_file=config, play=play
+    )
+    sys.exit(code)
 
 
 @tasks.command("import", short_help="Import task bundles as families.")
@@ -225,6 +233,7 @@ def run_check(
     assets: Path | None,
     json_file: Path | None,
     apps: Sequence[str],
+    mirror: Path | None = None,
     image: str | None = None,
     config_file: Path | None = None,
     play: bool = False,
@@ -248,13 +257,13 @@ def run_check(
     missing = missing_readers()
     if missing:
         click.echo(f"expected files are not read: {', '.join(missing)} not installed (make setup WITH=osworld)", err=True)
-    report = check_folder(folder, assets=assets, abilities=abilities, read_gold=not missing)
+    report = check_folder(folder, assets=assets, mirror=mirror, abilities=abilities, read_gold=not missing)
     if play and report.num_runnable:
         from computerrl.env_server.serving.play_tasks import played
         from computerrl.env_server.tasks.family import OSWORLD_PREFIX
 
         # Judgements run in another folder.
-        tasks = TasksConfig(osworld=os.path.abspath(folder), osworld_assets=None if assets is None else os.path.abspath(assets))
+        tasks = TasksConfig(osworld=os.path.abspath(folder), osworld_assets=_absolute(assets), osworld_mirror=_absolute(mirror))
         progress = functools.partial(click.echo, err=True)
         report = played(report, tasks, desktops, prefix=OSWORLD_PREFIX, progress=progress)
     needed = _tokens_needed(load_config(config_file) if config_file else RunConfig())
@@ -266,6 +275,10 @@ def run_check(
     if json_file is not None:
         _write_json(json_file, report.as_json() | {"long_instructions": too_long})
     return 0 if report.num_runnable == len(report.tasks) else 1
+
+
+def _absolute(place: Path | None) -> str | None:
+    return None if place is None else os.path.abspath(place)
 
 
 def _desktops(config_file: Path | None, image: str | None) -> DesktopConfig:

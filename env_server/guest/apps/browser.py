@@ -17,6 +17,7 @@ from typing import Any
 from ..web import chromium
 from ..web.devtools import ChromiumGone, DevTools
 from ..web.page_reach import MISSED, Missed, missed_from
+from ..web.sites import Sites
 from .on_demand import OnDemandApp, Surroundings, Tools
 
 PAGE_ENDINGS = (".html", ".htm", ".pdf", ".svg", ".mhtml")
@@ -56,6 +57,8 @@ class Browser(OnDemandApp):
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
         self._devtools = DevTools(self.program)
+        self.sites = Sites(self._devtools, around.copy)
+        """Web sites, for tasks that have some."""
 
     @cached_property
     def tools(self) -> BrowserTools:
@@ -85,6 +88,7 @@ class Browser(OnDemandApp):
 
     def launch(self) -> None:
         """Start it with its pipe."""
+        self.sites.stop()
         self._devtools.start()
 
     def connect(self, *, timeout_s: float) -> None:
@@ -92,6 +96,7 @@ class Browser(OnDemandApp):
         deadline = time.monotonic() + timeout_s
         self._devtools.wait_for_page(deadline=deadline)
         self._devtools.watch_pages(deadline=deadline)
+        self.sites.begin(deadline=deadline)
 
     def open(self, place: Path, *, timeout_s: float) -> None:
         """Show a file in a tab and wait until it has loaded."""
@@ -99,6 +104,7 @@ class Browser(OnDemandApp):
 
     def close(self) -> None:
         """See `OnDemandApp`."""
+        self.sites.stop()
         self._devtools.close()
         super().close()
 

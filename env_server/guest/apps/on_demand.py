@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from ..faults import Refused
 from ..files.folder import AgentFolder, FileActionError, remove
 from ..processes import Program
+from ..web.site_copy import SiteCopy
 
 _QUIT_LIMIT_S = 5.0
 
@@ -32,6 +33,8 @@ class Surroundings:
     """``press(name, keys)`` brings that application to the front, presses keys there and waits until it has taken them."""
     screen_size: tuple[int, int]
     """Pixels."""
+    copy: SiteCopy | None = None
+    """The host's copy of web sites; None: there is no host to ask."""
 
 
 class Tools:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,9 +17,9 @@ from ..processes import is_application_at_rest, is_at_rest
 from .windows import left
 
 if TYPE_CHECKING:
+    from ..applications import Applications
     from ..reading.accessibility import Accessibility
     from ..session import Session
-    from ..web.chromium import Chromium
     from .connection import Connection
     from .windows import Windows
 
@@ -41,26 +41,29 @@ def settle(
     deadline_s: float,
     confirmed: Callable[[], bool],
     is_at_rest: Callable[[], bool],
-    extra_fd: int | None = None,
+    extra_fds: Sequence[int] = (),
+    attend: Callable[[], bool] = bool,
     meanwhile: Callable[[], object] | None = None,
 ) -> Settled:
     """Wait until ``confirmed()`` is true and ``quiet_s`` has passed without change, at most ``deadline_s``.
 
     ``is_at_rest`` returns True when all processes that could still change something wait; else they get a quarter of the quiet
-    time more. ``meanwhile`` is called after half of the quiet time, and once more after a later change. Its own time counts as
-    quiet.
+    time more. ``attend`` does what programs wait for, of which ``extra_fds`` tell; it returns whether there was anything, which
+    counts as a change. ``meanwhile`` is called after half of the quiet time, and once more after a later change. Its own time
+    counts as quiet.
     """
     started = last_change = time.monotonic()
     deadline = started + deadline_s
     poller = select.poll()
-    for fd in (connection.fileno(), accessibility.fileno(), *(() if extra_fd is None else (extra_fd,))):
+    for fd in (connection.fileno(), accessibility.fileno(), *extra_fds):
         poller.register(fd, select.POLLIN)
     is_confirmed = False
     num_calls_left, is_due = 2, meanwhile is not None
 
     def has_changed() -> bool:
         screen_has = connection.pump()
-        return bool(accessibility.pump()) or screen_has
+        has_attended = attend()
+        return bool(accessibility.pump()) or screen_has or has_attended
 
     while True:
         changed = has_changed()
@@ -90,11 +93,11 @@ def settle(
 class Settler:
     """Waits until the application in front has taken all input and the screen is quiet."""
 
-    def __init__(self, session: Session, windows: Windows, chromium: Chromium, *, quiet_s: float) -> None:
+    def __init__(self, session: Session, windows: Windows, apps: Applications, *, quiet_s: float) -> None:
         """``quiet_s``: how long nothing may change."""
         self._screen, self._accessibility = session.screen, session.accessibility
         self._x_server_pid, self._window_manager_pid = session.x_server_pid, session.window_manager_pid
-        self._windows, self._chromium, self._quiet_s = windows, chromium, quiet_s
+        self._windows, self._chromium, self._sites, self._quiet_s = windows, apps.chromium, apps.sites, quiet_s
 
     def settle(self, *, limit_s: float, calm: float = 1.0, meanwhile: Callable[[], object] | None = None) -> Settled:
         """Wait at most ``limit_s`` for a screen that is quiet ``calm`` times as long as usual.
@@ -126,6 +129,9 @@ class Settler:
             deadline_s=left(deadline),
             confirmed=confirmed,
             is_at_rest=lambda: (window is None or is_application_at_rest(window.pid)) and all(map(is_at_rest, services)),
-            extra_fd=self._chromium.fileno() if flush is not None else None,
+            extra_fds=[
+                fd for fd in (self._chromium.fileno() if flush is not None else None, self._sites.fileno()) if fd is not None
+            ],
+            attend=self._sites.pump,
             meanwhile=meanwhile,
         )

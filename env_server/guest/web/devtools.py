@@ -7,7 +7,7 @@ import json
 import os
 import select
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..processes import Program
@@ -34,6 +34,12 @@ class DevTools:
         """Target of every watched page -> the session with it, empty before it was asked the first time."""
         self._silent: dict[str, int] = {}
         """Sessions with pages that have not answered yet -> the number of what they were asked."""
+        self._untold: set[int] = set()
+        """Numbers of commands whose answers nobody waits for."""
+        self._paused: list[dict[str, Any]] = []
+        """Requests of pages that wait for an answer, as ``Fetch.requestPaused`` describes them."""
+        self.on_paused: Callable[[], object] | None = None
+        """Called after messages have come while requests wait; it takes them with `take_paused`, and may not wait for answers."""
 
     def fileno(self) -> int:
         """For poll."""
@@ -52,7 +58,7 @@ class DevTools:
             os.close(write_answers)
         os.set_blocking(self._from, False)
         self._received = b""
-        for known in (self._answers, self._sessions, self._silent):
+        for known in (self._answers, self._sessions, self._silent, self._untold, self._paused):
             known.clear()
 
     def close(self) -> None:
@@ -112,6 +118,19 @@ class DevTools:
         except OSError as error:
             raise ChromiumGone(f"DevTools pipe: {error}") from error
         return self._next_id
+
+    def tell(self, method: str, params: Mapping[str, Any]) -> None:
+        """One command whose answer, if there is any, means nothing. Raises `ChromiumGone`."""
+        self._untold.add(self.send(method, params))
+
+    def take_paused(self) -> list[dict[str, Any]]:
+        """The requests that wait now, which is the caller's to answer."""
+        taken, self._paused = self._paused, []
+        return taken
+
+    def take_messages(self) -> None:
+        """Take what has come, without waiting. Raises `ChromiumGone`."""
+        self._pump()
 
     def answer(self, request: int) -> dict[str, Any] | None:
         """The answer to the command of this number, once; None: there is none yet."""
@@ -188,11 +207,18 @@ class DevTools:
         for raw in messages:
             message = json.loads(raw)
             if "id" in message:
-                self._answers[message["id"]] = message
+                if message["id"] in self._untold:
+                    self._untold.remove(message["id"])
+                else:
+                    self._answers[message["id"]] = message
             elif message["method"] == "Target.targetCreated" and message["params"]["targetInfo"]["type"] == "page":
                 self._sessions[message["params"]["targetInfo"]["targetId"]] = ""
             elif message["method"] == "Target.targetDestroyed":
                 self._silent.pop(self._sessions.pop(message["params"]["targetId"], ""), None)
+            elif message["method"] == "Fetch.requestPaused":
+                self._paused.append(message["params"])
+        if self._paused and self.on_paused is not None:
+            self.on_paused()
 
 
 def value_of(answer: dict[str, Any]) -> Any:

@@ -34,7 +34,16 @@ from computerrl.env_server.tasks.osworld.format import (
 from computerrl.env_server.tasks.osworld.getters import GETTERS
 from computerrl.env_server.tasks.osworld.getters.values import is_shell, parse_date
 from computerrl.env_server.tasks.osworld.metrics import METRICS, ON_DESKTOP, REFUSED
-from computerrl.env_server.tasks.osworld.wishes import missing_programs, network_wishes
+from computerrl.env_server.tasks.osworld.network.mirror import Mirror
+from computerrl.env_server.tasks.osworld.network.sites import (
+    PAGE_GETTERS,
+    host_of,
+    hosts_of,
+    is_remote,
+    judged_hosts,
+    stand_ins_do,
+)
+from computerrl.env_server.tasks.osworld.network.wishes import missing_programs, network_wishes
 
 Kind = Literal[
     "network",
@@ -97,6 +106,8 @@ class Refusal:
     where: str
     """The field of the task file."""
     reason: str
+    sites: tuple[str, ...] = ()
+    """Hosts of web sites whose copies in a mirror do for the network; empty: none do."""
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.where}: {self.reason}"
@@ -125,9 +136,19 @@ def abilities_of(image: str, *, apps: frozenset[str] | None = None) -> Abilities
     return Abilities(apps or DEFAULT_APPS | (APPS_WITH_TOOLS if has_tools else frozenset()), has_tools=has_tools)
 
 
-def refusals(task: TaskFile, *, assets: Assets, abilities: Abilities | None = None) -> list[Refusal]:
+def refusals(
+    task: TaskFile, *, assets: Assets, abilities: Abilities | None = None, mirror: Mirror | None = None
+) -> list[Refusal]:
     """Everything that keeps ``task`` from being run; empty when it can be."""
-    abilities = abilities or Abilities()
+    found = _all_refusals(task, assets, abilities or Abilities())
+    if "chrome" not in map(application, task.related_apps):  # the only program that shows web sites
+        return found
+    may_stand_in, mirror = stand_ins_do(task), mirror or Mirror()
+    return [one for one in found if not (one.sites and (may_stand_in or all(map(mirror.has, one.sites))))]
+
+
+def _all_refusals(task: TaskFile, assets: Assets, abilities: Abilities) -> list[Refusal]:
+    """Those of a desktop that shows no web sites at all."""
     found = list(_of_task(task, abilities))
     for name, steps in (("config", task.config), ("evaluator.postconfig", task.evaluator.postconfig)):
         for index, step in enumerate(steps):
@@ -135,20 +156,21 @@ def refusals(task: TaskFile, *, assets: Assets, abilities: Abilities | None = No
     if not task.evaluator.infeasible:
         for judge in task.evaluator.judges():
             found += _of_judge(judge, assets, abilities)
+            found += _of_pages(judge, hosts_of(task))
     return list(dict.fromkeys(found))
 
 
 def _of_task(task: TaskFile, abilities: Abilities) -> Iterator[Refusal]:
     if task.proxy:
-        yield Refusal("network", "proxy", "talks to web sites through a proxy")
+        yield Refusal("network", "proxy", "talks to web sites through a proxy", hosts_of(task))
     if task.fixed_ip:
         yield Refusal("network", "fixed_ip", "talks to web sites from a fixed address")
     for app in task.related_apps:
         if application(app) not in abilities.apps:
             yield Refusal("app", "related_apps", f"application {app}")
     if not task.evaluator.infeasible:  # what cannot be done anyway is refused by the agent, and not by us
-        for reason in network_wishes(task.instruction):
-            yield Refusal("network", "instruction", reason)
+        for wish in network_wishes(task.instruction):
+            yield Refusal("network", "instruction", wish.reason, hosts_of(task) if wish.of_opened else wish.sites)
         for program in missing_programs(task.instruction):
             if not (abilities.has_tools and program in TOOLS):
                 yield Refusal("app", "instruction", f"program {program}")
@@ -203,18 +225,9 @@ def step_refusals(step: SetupStep, where: str, assets: Assets, abilities: Abilit
     elif isinstance(parameters, OpenTabsStep):
         for url in parameters.urls_to_open:
             if is_remote(url):
-                yield Refusal("network", where, f"opens {url}")
+                yield Refusal("network", where, f"opens {url}", (host_of(url),))
     elif isinstance(parameters, (dict, AnyStep)):
         yield Refusal("unsupported", where, f"unknown step {step.type}")
-
-
-def is_remote(url: str) -> bool:
-    """Does the address lie outside the desktop?"""
-    match = re.match(r"(?:(?P<scheme>[a-z][a-z0-9+.-]*):)?(?://)?(?P<host>\[[^\]]*\]|[^/:]*)", url.strip(), re.IGNORECASE)
-    assert match is not None
-    if (match["scheme"] or "https").lower() not in ("http", "https", "ftp"):
-        return False
-    return match["host"].lower() not in ("localhost", "127.0.0.1", "[::1]")
 
 
 def _of_asset(url: str, where: str, assets: Assets) -> Iterator[Refusal]:
@@ -327,19 +340,9 @@ _OFFLINE_GETTERS: Mapping[str, tuple[Kind, str]] = {
     "number_of_search_results": ("network", "getter number_of_search_results reads a web site"),
     "conference_city_in_order": ("network", "getter conference_city_in_order reads a web site"),
     "time_diff_range": ("network", "getter time_diff_range compares to a web site"),
+    "url_path_parse": ("network", "getter url_path_parse reads what a shop makes of an address"),
     "replay": ("unsupported", "getter replay has no published meaning"),
 }
-_PAGE_GETTERS = frozenset(
-    {
-        "active_url_from_accessTree",
-        "active_tab_url_parse",
-        "active_tab_info",
-        "open_tabs_info",
-        "url_dashPart",
-        "url_path_parse",
-        "page_info",
-    }
-)
 _UNTOLD = re.compile(r"\b(?:(attr|docattr|txt|val|act)[|:]|(application)\b)")
 """Parts of rules over the accessibility tree that our trees (`env_server.guest.osworld.tree_xml`) have not: see
 `TREE_NAMESPACES`."""
@@ -363,8 +366,18 @@ def _of_judge(judge: Judge, assets: Assets, abilities: Abilities) -> Iterator[Re
         yield Refusal("broken", "evaluator.result", f"metric {judge.func} has nothing to judge")
     elif judge.func == "check_accessibility_tree" and (untold := _UNTOLD.search(str([source for source in expected if source]))):
         yield Refusal("unsupported", "evaluator.expected", f"the desktop's tree has no {untold[1] or untold[2]}")
-    elif judge.result.type in _PAGE_GETTERS and any(_remote_rules(source) for source in expected if source is not None):
-        yield Refusal("network", "evaluator.expected", "the page that must be in front is on a web site")
+
+
+def _of_pages(judge: Judge, hosts: tuple[str, ...]) -> Iterator[Refusal]:
+    """What keeps the pages that a judge looks at from being open; ``hosts``: those of the task."""
+    expected = judge.expected if isinstance(judge.expected, list) else [judge.expected]
+    if judge.result is None or judge.result.type not in PAGE_GETTERS:
+        return
+    if any(_remote_rules(source) for source in expected if source is not None):
+        sites = tuple(judged_hosts(judge)) or hosts
+        yield Refusal("network", "evaluator.expected", "the page that must be in front is on a web site", sites)
+    if hosts and any(source.type == "rule_relativeTime" for source in expected if source is not None):
+        yield Refusal("network", "evaluator.expected", "the page that must be in front depends on the day")
 
 
 def _remote_rules(source: Source) -> bool:

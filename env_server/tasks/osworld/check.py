@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from typing import Any
 from computerrl.common.errors import ConfigError, Problem
 from computerrl.env_server.tasks.osworld.abilities import Abilities, Refusal, refusals
 from computerrl.env_server.tasks.osworld.assets import Assets
-from computerrl.env_server.tasks.osworld.format import read_task_file
+from computerrl.env_server.tasks.osworld.format import TaskFile, read_task_file
 from computerrl.env_server.tasks.osworld.gold import gold_faults
+from computerrl.env_server.tasks.osworld.network.mirror import Mirror
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,32 +74,37 @@ def check_folder(
     folder: Path,
     *,
     assets: Path | None,
+    mirror: Path | None = None,
     abilities: Abilities | None = None,
     read_gold: bool = False,
-    fields: tuple[str, str] = ("DIR", "--assets"),
+    fields: tuple[str, str, str] = ("DIR", "--assets", "--mirror"),
 ) -> Report:
     """Check every ``*.json`` below ``folder``. Raises `ConfigError` when there is nothing to check; ``fields``: what names
-    ``folder`` and ``assets`` there.
+    ``folder``, ``assets`` and ``mirror`` there.
 
     ``read_gold`` also opens the expected files that are in the asset folder, which takes a while for many of them.
     """
-    if assets is not None and not os.path.isdir(assets):
-        step = "give the folder that mirrors the files' host"
-        raise ConfigError([Problem(fields[1], f"there is no folder {str(assets)!r:.200}", step)])
+    steps = ("give the folder that mirrors the files' host", "give the folder that holds a folder for each web site")
+    for field, place, step in zip(fields[1:], (assets, mirror), steps, strict=True):
+        if place is not None and not os.path.isdir(place):
+            raise ConfigError([Problem(field, f"there is no folder {str(place)!r:.200}", step)])
     paths = sorted(folder.rglob("*.json")) if os.path.isdir(folder) else []
     if not paths:
         lacks = "holds no task files (*.json)" if os.path.isdir(folder) else "is no folder"
         raise ConfigError([Problem(fields[0], f"{str(folder)!r:.200} {lacks}", "give the folder with the tasks' JSON files")])
-    found = Assets(assets)
-    return Report(tuple(_check(path, folder, found, abilities, read_gold=read_gold) for path in paths))
+
+    def refused(task: TaskFile) -> list[Refusal]:
+        found = refusals(task, assets=Assets(assets), abilities=abilities, mirror=Mirror(mirror))
+        return [*found, *(gold_faults(task, Assets(assets)) if read_gold else ())]
+
+    return Report(tuple(_check(path, folder, refused) for path in paths))
 
 
-def _check(path: Path, folder: Path, assets: Assets, abilities: Abilities | None, *, read_gold: bool) -> Checked:
+def _check(path: Path, folder: Path, refused: Callable[[TaskFile], list[Refusal]]) -> Checked:
     name = path.relative_to(folder).as_posix()
     try:
         task = read_task_file(path)
     except ConfigError as error:
         broken = [Refusal("broken", problem.field.removeprefix(f"{path}: "), problem.reason) for problem in error.problems]
         return Checked(name, path.stem, tuple(broken))
-    found = [*refusals(task, assets=assets, abilities=abilities), *(gold_faults(task, assets) if read_gold else ())]
-    return Checked(name, task.id, tuple(found), task.instruction)
+    return Checked(name, task.id, tuple(refused(task)), task.instruction)

@@ -53,3 +53,27 @@ def home_steps(config: str) -> tuple[SetupStep, ...]:
     if _CODE_SETTINGS in config:
         written += [SetupStep("make_folder", {"path": _CODE_SETTINGS})]
     return (*HOME_STEPS[:-1], *written, HOME_STEPS[-1])
+
+
+_OPENER = ".local/lib/open-page"
+_OPENER_TEXT = """[ -L "$HOME/.config/chromium/SingletonLock" ] && exec /usr/bin/chromium --no-sandbox "$@"\n"""
+"""Hands a page that another program opens over to the browser, if that runs. The image's own starter asks for a sandbox, which no
+container has."""
+_STARTER = f"""[Desktop Entry]
+Type=Application
+Name=Chromium Web Browser
+Exec=sh /home/user/{_OPENER} %U
+Icon=chromium
+"""
+_OPENS = "[MIME Cache]\nx-scheme-handler/http=chromium.desktop;\nx-scheme-handler/https=chromium.desktop;\n"
+
+
+def site_steps(*, of_copy: bool) -> tuple[SetupStep, ...]:
+    """The browser shows web sites: pages of the task's copy (``of_copy``), and stand-ins for all others. Links in other programs
+    lead there."""
+    return (
+        SetupStep("web_sites", {"of_copy": of_copy}),
+        SetupStep("write_file", {"path": _OPENER, "text": _OPENER_TEXT}),
+        SetupStep("write_file", {"path": ".local/share/applications/chromium.desktop", "text": _STARTER}),
+        SetupStep("write_file", {"path": ".local/share/applications/mimeinfo.cache", "text": _OPENS}),
+    )

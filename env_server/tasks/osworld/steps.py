@@ -189,13 +189,17 @@ class Carrier:
         self.desktop.close_tabs(step.urls_to_close)
 
     def _write_history(self, step: HistoryStep) -> None:
-        """Into the profile's history; the browser must not run, or it keeps its own."""
+        """Into the profile's history; the browser must not run, or it keeps its own. It has run before on the machines that task
+        files are made for: where there is no history yet, it runs once here."""
         from computerrl.env_server.tasks.osworld.getters.browser import PROFILE
 
         path = f"{PROFILE}/Default/History"
+        if self.desktop.read_file(path) is None:
+            self.desktop.open_tabs(["about:blank"])
+            self.desktop.launch(["pkill", "chrome"])
         before = self.desktop.read_file(path)
         if before is None:
-            raise TaskFailed("the browser has no history file yet: start it once before")
+            raise TaskFailed("the browser has written no history file")
         with tempfile.TemporaryDirectory(prefix="osworld-") as folder:
             place = Path(folder, "History")
             place.write_bytes(before)

@@ -32,10 +32,12 @@ from computerrl.env_server.tasks.osworld.format import (
 )
 from computerrl.env_server.tasks.osworld.getters import GETTERS, Context
 from computerrl.env_server.tasks.osworld.gold import fault_of
-from computerrl.env_server.tasks.osworld.home import home_steps
+from computerrl.env_server.tasks.osworld.home import home_steps, site_steps
 from computerrl.env_server.tasks.osworld.metrics import metric
 from computerrl.env_server.tasks.osworld.metrics.files import BrokenFile
 from computerrl.env_server.tasks.osworld.metrics.matching import BadRule, require_arguments, rule_of
+from computerrl.env_server.tasks.osworld.network.mirror import Mirror
+from computerrl.env_server.tasks.osworld.network.sites import hosts_of
 from computerrl.env_server.tasks.osworld.on_desktop import RUN_ON_DESKTOP
 from computerrl.env_server.tasks.osworld.steps import Carrier
 from computerrl.env_server.tasks.reading.limits import LimitPassed
@@ -43,20 +45,20 @@ from computerrl.env_server.tasks.reading.limits import LimitPassed
 _NEXT_STEP = "leave the task out (`computerrl tasks check` lists what can be run), or provide what it lacks"
 
 
-def load_task(path: Path, assets: Path | None, *, abilities: Abilities | None = None) -> OsworldTask:
-    """The task of the file ``path``; ``assets`` is the folder of the files it downloads.
+def load_task(path: Path, assets: Path | None, *, mirror: Path | None = None, abilities: Abilities | None = None) -> OsworldTask:
+    """The task of the file ``path``; ``assets`` is the folder of the files it downloads, ``mirror`` one with a copy of web sites.
 
     Raises `ConfigError` with every reason when the file is broken or needs something that a contained desktop has not.
     """
     task = read_task_file(path)
-    found = Assets(assets)
+    found, sites = Assets(assets), Mirror(mirror)
     problems = [
         Problem(f"{path}: {refusal.where}", f"{refusal.kind}: {refusal.reason}", _NEXT_STEP)
-        for refusal in refusals(task, assets=found, abilities=abilities)
+        for refusal in refusals(task, assets=found, abilities=abilities, mirror=sites)
     ]
     if problems:
         raise ConfigError(problems)
-    return OsworldTask(file=task, assets=found)
+    return OsworldTask(file=task, assets=found, mirror=sites)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ class OsworldTask:
 
     file: TaskFile
     assets: Assets = field(default_factory=Assets)
+    mirror: Mirror = field(default_factory=Mirror)
 
     @property
     def task_id(self) -> str:
@@ -81,8 +84,9 @@ class OsworldTask:
 
     @cached_property
     def digest(self) -> str:
-        """Hash of the file's content and of all files that it uses. Reads them once."""
+        """Hash of the file's content, of all files that it uses, and of its sites' copies. Reads them once."""
         content = [self.file.model_dump_json(), *(self.assets.digest(url) for url in _urls(self.file))]
+        content.append(self.mirror.digest(hosts_of(self.file)))
         return hashlib.sha256("\0".join(content).encode()).hexdigest()
 
     def as_instance(self) -> TaskInstance:
@@ -92,6 +96,10 @@ class OsworldTask:
         ``outputs`` and ``pause``.
         """
         outputs: dict[str, str] = {}
+        sites = self.mirror.find if hosts_of(self.file) and self.mirror.folder is not None else None
+        steps = home_steps(self.file.model_dump_json(include={"config"}))
+        if hosts_of(self.file):
+            steps = (*site_steps(of_copy=sites is not None), *steps)
 
         def prepare(get: Getter) -> None:
             outputs.clear()
@@ -105,12 +113,13 @@ class OsworldTask:
 
         return TaskInstance(
             self.file.instruction,
-            home_steps(self.file.model_dump_json(include={"config"})),
+            steps,
             evaluate,
             _no_demonstration,
             judges_giving_up=True,
             prepare=prepare,
             outputs=outputs,
+            sites=sites,
             # The answer "done" to a task that cannot be done pays nothing, whatever the desktop shows.
             digest=None if self.file.evaluator.infeasible else lambda: self.digest,
         )

@@ -53,11 +53,12 @@ class Case:
     config: tuple[Mapping[str, Any], ...] = field(default=())
 
 
-def require_right_verdicts(player: Player, case: Case, folder: Path, *, image: str) -> None:
+def require_right_verdicts(player: Player, case: Case, folder: Path, *, image: str, mirror: Path | None = None) -> None:
     """Untouched the task pays nothing, solved all, and untouched again nothing."""
-    task = {"id": "made", "instruction": "Do it.", "related_apps": ["os"], "config": case.config, "evaluator": case.evaluator}
+    apps = ["os", "chrome"]
+    task = {"id": "made", "instruction": "Do it.", "related_apps": apps, "config": case.config, "evaluator": case.evaluator}
     (folder / "made.json").write_text(json.dumps(task))
-    loaded = load_task(folder / "made.json", None, abilities=abilities_of(image))
+    loaded = load_task(folder / "made.json", None, mirror=mirror, abilities=abilities_of(image))
     for actions in ((), case.solve, ()):
         instance = loaded.as_instance()
         player.desktop.reset(instance)

@@ -146,14 +146,17 @@ def _active_url(context: Context, args: Mapping[str, Any]) -> str | None:
     return tab.url if ":" in tab.url.split("/", 1)[0] else f"{args.get('goto_prefix', 'https://')}{tab.url}"
 
 
-def _active_tab_url_parse(context: Context, args: Mapping[str, Any]) -> dict[str, str] | None:
-    """The parts ``parse_keys`` of the address's query, renamed by ``replace``; missing ones are empty."""
+def _active_tab_url_parse(context: Context, args: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The parts ``parse_keys`` of the address's query, renamed by ``replace``; missing ones are empty. ``split_list``: each as
+    the list of what stands between its commas."""
     url = _active_url(context, args)
     if url is None:
         return None
     # As `urlsplit` cuts it, which raises an error for brackets in what is no address of a web site.
     query = parse_qs(url.partition("#")[0].partition("?")[2], keep_blank_values=True)
-    found = {key: query.get(key, [""])[0] for key in args["parse_keys"]}
+    found: dict[str, Any] = {key: query.get(key, [""])[0] for key in args["parse_keys"]}
+    if args.get("split_list"):
+        found = {key: value.split(",") for key, value in found.items()}
     return {args.get("replace", {}).get(key, key): value for key, value in found.items()}
 
 
@@ -237,6 +240,5 @@ GETTERS = (
     GetterSpec("active_url_from_accessTree", _active_url, (), "chrome"),
     GetterSpec("active_tab_url_parse", _active_tab_url_parse, ("parse_keys",), "chrome"),
     GetterSpec("url_dashPart", _url_dash_part, ("partIndex",), "chrome"),
-    GetterSpec("url_path_parse", _active_tab_url_parse, ("parse_keys",), "chrome"),
     GetterSpec("page_info", _page_info, ("url",), "chrome"),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -49,9 +50,31 @@ def is_shortcut_on_desktop(result: Mapping[str, str], rules: Rules) -> float:
     return score(any(_is_shortcut(kind, wanted, lines_of(content)) for content in result.values()))
 
 
+_OF_CHROMIUM = re.compile(
+    r"Exec=/usr/lib/chromium/chromium --user-data-dir=\S+ (--profile-directory=\S+) (?:--ignore-\S+ )?(\S+)"
+)
+"""A starter of the desktop's browser, for an installed page or for an address."""
+
+
+def _as_by_chrome(line: str) -> str:
+    """A starter's line as Google Chrome wrote it when task files were made: for a page by its id alone, installed or not."""
+    match = _OF_CHROMIUM.fullmatch(line)
+    if match is None:
+        return line
+    profile, page = match.groups()
+    app = page if page.startswith("--app-id=") else f"--app-id={_app_id(page)}"
+    return f"Exec=/opt/google/chrome/google-chrome {profile} {app}"
+
+
+def _app_id(address: str) -> str:
+    """The browser's id of the page: half of a hash of its address's hash, digits as the letters a to p."""
+    twice = hashlib.sha256(hashlib.sha256(address.encode()).digest()).hexdigest()
+    return "".join(chr(ord("a") + int(digit, 16)) for digit in twice[:32])
+
+
 def _is_shortcut(kind: str, wanted: str, lines: Sequence[str]) -> bool:
     if kind in ("name", "exec"):
-        return f"{kind.capitalize()}={wanted}" in lines
+        return f"{kind.capitalize()}={wanted}" in map(_as_by_chrome, lines)
     return any(wanted in line for line in lines if line.startswith(("URL=", "Exec=")))
 
 

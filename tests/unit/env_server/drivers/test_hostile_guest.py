@@ -9,6 +9,7 @@ import struct
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from computerrl.common.actions import parse_action
 from computerrl.common.config import DesktopConfig
 from computerrl.common.errors import ComputerRLError, DesktopBroken, HostBroken
 from computerrl.common.messages import Action, Evaluation
-from computerrl.env_server.driver import TaskInstance
+from computerrl.env_server.driver import SitePage, TaskInstance
 from computerrl.env_server.drivers import guest_log, guest_process
 from computerrl.env_server.drivers.containment import Findings, differences
 from computerrl.env_server.drivers.guest_driver import GuestDriver
@@ -214,6 +215,37 @@ def test_long_texts_are_cut_and_trees_of_equal_rows_cost_little(start: Callable[
     observation = driver.step(parse_action("wait()")).observation
     assert len(observation.window_title) <= 1000 and len(observation.result) <= 100_000
     assert len(observation.elements) == CONFIG.max_elements
+
+
+_ASKS = """READY
+while True:
+    hear()
+    say(site="https://shop.invalid/bags")
+    answer(title=json.dumps(hear()["found"]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("sites", "found"),
+    [
+        (None, None),
+        (lambda address: None, None),
+        (
+            lambda address: SitePage("text/html", address.encode()),
+            {"type": "text/html", "body": {"base64": "aHR0cHM6Ly9zaG9wLmludmFsaWQvYmFncw=="}, "status": 200, "location": ""},
+        ),
+    ],
+)
+def test_web_site_that_a_guest_wants_is_the_task_s_alone(start: Callable[..., GuestDriver], sites: Any, found: Any) -> None:
+    _, observation = start(_ASKS).reset(replace(NO_TASK, sites=sites))
+    assert json.loads(observation.window_title) == found
+
+
+def test_guest_that_only_wants_web_sites_is_a_broken_desktop(start: Callable[..., GuestDriver]) -> None:
+    driver = start('READY\nhear()\nwhile True:\n    say(site="https://shop.invalid/" + "a" * 1000)')
+    assert not driver.healthy()
+    with pytest.raises(DesktopBroken):
+        driver.observe()
 
 
 def test_guest_that_closes_its_end_at_any_time_is_a_broken_desktop(start: Callable[..., GuestDriver]) -> None:

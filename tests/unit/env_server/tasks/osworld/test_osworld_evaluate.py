@@ -393,7 +393,8 @@ def test_browser_pages(tmp_path: Path) -> None:
         "query": "1",
         "r": "",
     }
-    assert _get("url_path_parse", desktop, tmp_path, parse_keys=["q"]) == {"q": "1"}
+    listed = FakeDesktop(pages=[Tab("https://a.invalid/?q=1,2&r=3", "A", "<p>")])
+    assert _get("active_tab_url_parse", listed, tmp_path, parse_keys=["q"], split_list=True) == {"q": ["1", "2"]}
     assert _get("url_dashPart", desktop, tmp_path, partIndex=-1, needDeleteId=True) == "z"
     assert _get("url_dashPart", desktop, tmp_path, partIndex=3, returnType="json", key="k") == {"k": "x-y"}
     assert _get("page_info", desktop, tmp_path, url="about:blank")["title"] == "B"

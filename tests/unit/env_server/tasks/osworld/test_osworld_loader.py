@@ -14,11 +14,12 @@ from click.testing import CliRunner
 
 from computerrl.common.errors import ConfigError
 from computerrl.env_server.tasks.osworld import Abilities, Assets, load_task, read_task_file, refusals
-from computerrl.env_server.tasks.osworld.abilities import TOOLS_IMAGE, abilities_of, is_remote, programs
+from computerrl.env_server.tasks.osworld.abilities import TOOLS_IMAGE, abilities_of, programs
 from computerrl.env_server.tasks.osworld.check import check_folder
 from computerrl.env_server.tasks.osworld.format import STEPS
 from computerrl.env_server.tasks.osworld.getters import GETTERS
 from computerrl.env_server.tasks.osworld.metrics import METRICS, ON_DESKTOP, REFUSED
+from computerrl.env_server.tasks.osworld.network.sites import is_remote
 from computerrl.launch.commands.main import cli
 from tests.support.osworld_fake import FakeDesktop
 
@@ -380,12 +381,15 @@ def test_tasks_check_expected_file_that_no_answer_can_equal(evaluator: Any, spoi
     assert "broken: evaluator.expected" in result.output and named in result.output
 
 
-@pytest.mark.parametrize("arguments", [["{tmp}/none"], ["{tmp}"], ["{tmp}/tasks", "--assets", "{tmp}/none"]])
-def test_tasks_check_wrong_folder_is_a_config_error(arguments: list[str], tmp_path: Path) -> None:
-    _write(tmp_path / "tasks", PLAIN, "1.txt")
-    folder, *rest = [argument.format(tmp=tmp_path) for argument in arguments]
-    with pytest.raises(ConfigError):
-        check_folder(Path(folder), assets=Path(rest[1]) if rest else None)
+@pytest.mark.parametrize(
+    ("folder", "assets", "mirror", "field"),
+    [("none", "", "", "DIR"), ("", "", "", "DIR"), ("tasks", "none", "", "--assets"), ("tasks", "", "none", "--mirror")],
+)
+def test_tasks_check_wrong_folder_is_a_config_error(folder: str, assets: str, mirror: str, field: str, tmp_path: Path) -> None:
+    _write(tmp_path / "tasks", PLAIN, "1.txt" if not folder else "1.json")
+    with pytest.raises(ConfigError) as error:
+        check_folder(tmp_path / folder, assets=tmp_path / assets, mirror=tmp_path / mirror)
+    assert [problem.field for problem in error.value.problems] == [field]
 
 
 def test_check_folder_many_files_in_one_go(tmp_path: Path) -> None:

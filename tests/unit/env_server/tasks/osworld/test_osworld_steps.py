@@ -359,8 +359,13 @@ def test_update_browse_history_adds_visits(tmp_path: Path) -> None:
         assert connection.execute("SELECT urls.url FROM urls JOIN visits ON visits.url = urls.id").fetchall() == [
             ("https://a.invalid",)
         ]
-    with pytest.raises(TaskFailed, match="history"):
-        _do(FakeDesktop(), "update_browse_history", history=[])
+
+
+def test_update_browse_history_before_the_browser_has_run_runs_it_once() -> None:
+    desktop = FakeDesktop()
+    with pytest.raises(TaskFailed, match="has written no history"):
+        _do(desktop, "update_browse_history", history=[])
+    assert [tab.url for tab in desktop.pages] == ["about:blank"] and desktop.calls == [("launch", ["pkill", "chrome"])]
 
 
 # --- the protocol as calls -------------------------------------------------------------------------------------------

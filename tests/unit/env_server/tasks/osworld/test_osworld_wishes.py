@@ -9,7 +9,7 @@ import pytest
 from computerrl.env_server.tasks.osworld.abilities import application, refusals
 from computerrl.env_server.tasks.osworld.assets import Assets
 from computerrl.env_server.tasks.osworld.format import TaskFile
-from computerrl.env_server.tasks.osworld.wishes import missing_programs, network_wishes
+from computerrl.env_server.tasks.osworld.network.wishes import missing_programs, network_wishes
 
 NEEDS_NETWORK = (
     "Fetch the picture at https://pictures.example/a/b.png and put it on the Desktop.",
@@ -49,7 +49,7 @@ NEEDS_NOTHING = (
 
 @pytest.mark.parametrize("instruction", NEEDS_NETWORK)
 def test_instruction_that_only_the_network_fulfils_says_why(instruction: str) -> None:
-    reasons = list(network_wishes(instruction))
+    reasons = [wish.reason for wish in network_wishes(instruction)]
     assert reasons and all("agent" in reason or "instruction" in reason for reason in reasons)
 
 

@@ -173,6 +173,22 @@ def test_is_shortcut_on_desktop_whole_command(wanted: str, found: float) -> None
 
 
 @pytest.mark.parametrize(
+    ("page", "found"),
+    [
+        ("--app-id=poahllcmmahlafplfhgjomkjmeblpapf", 1.0),
+        ("--ignore-profile-directory-if-not-exists https://www.mathsisfun.com/games/2048.html", 1.0),
+        ("--ignore-profile-directory-if-not-exists https://www.mathsisfun.com/", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_is_shortcut_on_desktop_of_today_s_browser_for_the_page_of_an_older_one(page: str, found: float) -> None:
+    program = "/usr/lib/chromium/chromium --user-data-dir=/home/user/.config/chromium --profile-directory=Default"
+    wanted = "/opt/google/chrome/google-chrome --profile-directory=Default --app-id=poahllcmmahlafplfhgjomkjmeblpapf"
+    content = f"[Desktop Entry]\nExec={program} {page}\n"
+    assert metric("is_shortcut_on_desktop")({"a.desktop": content}, {"type": "exec", "exec": wanted}) == found
+
+
+@pytest.mark.parametrize(
     ("found", "wanted", "same"),
     [
         ("xx", ["x"], 0.0),
