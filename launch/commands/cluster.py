@@ -141,6 +141,7 @@ def show_idle(made: ClusterPlan) -> None:
 @click.option("--workers-for", type=Run(), metavar="RUN", help="Queue workers that join RUN, in place of a run.")
 @click.option("--array", default="0", show_default=True, metavar="RANGE", help="With --workers-for: job indices, such as 0-7.")
 @click.option("--dry-run", is_flag=True, help="Print the job, as `computerrl plan` does, but queue nothing.")
+@click.option("--json", "as_json", is_flag=True, help="With --dry-run: print JSON instead of a table.")
 def submit(
     config: Path | None,
     overrides: tuple[str, ...],
@@ -150,6 +151,7 @@ def submit(
     workers_for: Path | None,
     array: str,
     dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Queue a run of CONFIG as one Slurm job. Learner and broker run on learner nodes, desktops and actors on worker nodes.
 
@@ -170,6 +172,8 @@ def submit(
     """
     from computerrl.launch.cluster import submit as submission
 
+    if as_json and (not dry_run or workers_for is not None):
+        raise click.UsageError("--json goes with --dry-run of a run")
     if workers_for is not None:
         from computerrl.launch.cluster.join import submit_workers
 
@@ -178,7 +182,11 @@ def submit(
     if config is None:
         raise click.UsageError("give a CONFIG, or --workers-for RUN")
     if dry_run:
-        show_plan(submission.make_plan_of(config, overrides=overrides, site=site))
+        made = submission.make_plan_of(config, overrides=overrides, site=site)
+        if as_json:
+            click.echo(json.dumps(plan_tree(made), indent=2))
+        else:
+            show_plan(made)
         return
     made = submission.make_plan_of(config, overrides=overrides, site=site)
     show_idle(made)

@@ -230,7 +230,8 @@ def export(source: str, out: Path) -> None:
 @click.option("--port", default=0, show_default=True, type=click.IntRange(0, 65535), help="Port to listen on; 0: any free port.")
 @click.option("--open/--no-open", "open_browser", default=None, help="Open a browser. Default: only where there is a display.")
 @click.option("--mcp", is_flag=True, help="No page: serve the desktop to an assistant, with MCP over stdin and stdout.")
-def desktop(*, lists: bool, mcp: bool, **options: Any) -> None:
+@click.option("--json", "as_json", is_flag=True, help="With --list: print JSON instead of a table.")
+def desktop(*, lists: bool, mcp: bool, as_json: bool, **options: Any) -> None:
     """Open one desktop in a web page, to try actions on it and to record demonstrations.
 
     Mouse and keyboard are translated into the actions of an agent. Only a person with the printed address can use the page.
@@ -244,7 +245,9 @@ def desktop(*, lists: bool, mcp: bool, **options: Any) -> None:
     if lists:
         from computerrl.launch.commands.tasks import list_families
 
-        sys.exit(list_families(""))
+        sys.exit(list_families("", as_json=as_json))
+    if as_json:
+        raise click.UsageError("--json goes with --list")
     from computerrl.launch.commands.desktop import DesktopOptions, run_desktop, run_mcp
 
     sys.exit((run_mcp if mcp else run_desktop)(DesktopOptions(**options)))
@@ -252,7 +255,7 @@ def desktop(*, lists: bool, mcp: bool, **options: Any) -> None:
 
 @click.command(cls=MeasuringCommand, kind="benchmark", short_help="Run a benchmark: how fast something is.")
 @click.argument("name", required=False)
-@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the rows to this file.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write rows or list to this file too.")
 @click.option("--quick", is_flag=True, help="End within a minute, with a wider spread.")
 @click.option("--gpus", type=click.IntRange(1, 64), metavar="N", help="Of `gpu`: also check what needs N GPUs. Default: 1.")
 @click.option("--minutes", type=click.FloatRange(0.1, 120), metavar="N", help="Of `gpu`: time limit. Default: 4, with --gpus 8.")
@@ -286,8 +289,16 @@ def bench(name: str | None, json_file: Path | None, *, quick: bool, **options: A
     help="Begin with the results in FILE, a data.json that this study wrote on another machine, and make those missing.",
 )
 @click.option("--model", metavar="NAME", help="Model in place of the study's own: a built-in one, or a folder.")
+@click.option("--json", "as_json", is_flag=True, help="Without NAME: print JSON instead of a table.")
 def study(
-    name: str | None, folder: Path | None, num_seeds: int | None, results: Path | None, model: str | None, *, quick: bool
+    name: str | None,
+    folder: Path | None,
+    num_seeds: int | None,
+    results: Path | None,
+    model: str | None,
+    *,
+    quick: bool,
+    as_json: bool,
 ) -> None:
     """Run study NAME, which measures the effect of a choice on training. Without NAME, list the studies.
 
@@ -302,8 +313,13 @@ def study(
     computerrl study faults --seeds 5 --results docs/results/data/faults.json
     computerrl study grounding --model path/of/a/vision-language-model
     """
-    from computerrl.launch.commands.measure import run_study
+    from computerrl.launch.commands.measure import listed, run_study
 
+    if as_json:
+        if name is not None:
+            raise click.UsageError("--json lists the studies: leave out NAME; a study writes its data.json")
+        click.echo(listed("study"))
+        return
     run_study(name, folder=folder, quick=quick, num_seeds=num_seeds, results=results, model=model)
 
 

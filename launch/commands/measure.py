@@ -64,6 +64,11 @@ def _print_list(kind: Kind) -> None:
         print(f"{name:24} {text.partition(chr(10))[0]}")
 
 
+def listed(kind: Kind) -> str:
+    """Names and texts of all benchmarks or studies, as JSON."""
+    return json.dumps([{"name": name, "text": text} for name, text in texts(kind).items()], indent=2)
+
+
 def _module(kind: Kind, name: str) -> Any:
     return importlib.import_module(".".join(["computerrl", *_files(kind)[name].relative_to(PACKAGE).with_suffix("").parts]))
 
@@ -121,6 +126,8 @@ def run_bench(name: str | None, *, json_file: Path | None, quick: bool, options:
     """
     if name is None:
         _print_list("benchmark")
+        if json_file is not None:
+            json_file.write_text(listed("benchmark") + "\n", encoding="utf-8")
         return 0
     _require("benchmark", name)
     module, options = _module("benchmark", name), options or {}

@@ -93,3 +93,15 @@ def test_family_of_one_s_own_is_known_only_where_it_is_named() -> None:
     assert made.instruction == task_instance(ref, tasks=TasksConfig(families=(name,))).instruction
     with pytest.raises(TaskFailed, match="unknown task family"):
         task_instance(ref, tasks=TasksConfig())
+
+
+def test_family_of_one_s_own_is_played_through_gymnasium() -> None:
+    from computerrl.env_server.gym import DesktopEnv
+
+    env = DesktopEnv(module("gym_words", EXAMPLE), driver="scripted")
+    observation, _ = env.reset(seed=7)
+    words = observation["instruction"].removeprefix("Type the words ").partition(" in alphabetical")[0].split(", ")
+    for action in (f'type("{" ".join(sorted(words))}")', 'key("ctrl+s")'):
+        assert not env.step(action)[4]["action_error"]
+    assert env.step("done()")[1] == 1.0
+    env.close()
