@@ -178,6 +178,7 @@ def table(
             f"{what}, {shift} ({len(names)})",
             "–",
             *(_with_interval(*pooled(cells, stage_under(stage, shift), names)) for stage in STAGES[1:]),
+            *_changes(cells, names, [stage_under(stage, shift) for stage in STAGES[1:]]),
         ]
         for shift in shifts
         for what, names in groups.items()
@@ -239,9 +240,9 @@ def _by_kind(families: Sequence[str]) -> list[tuple[str, list[str]]]:
     return [(f"{kind}-*", names) for kind, names in kinds.items()] if len(kinds) > 1 else []
 
 
-def _changes(cells: Sequence[Record], families: Sequence[str]) -> list[str]:
-    """Number of families whose success rose from cloned to trained, that fell, and that are at 0 in both."""
-    both = [tuple(pooled(cells, stage, [name])[0] for stage in STAGES[1:]) for name in families]
+def _changes(cells: Sequence[Record], families: Sequence[str], stages: Sequence[str] = STAGES[1:]) -> list[str]:
+    """Number of families whose success rose from the first stage to the second, that fell, and that are at 0 in both."""
+    both = [tuple(pooled(cells, stage, [name])[0] for stage in stages) for name in families]
     counts = (sum(after > before for before, after in both), sum(after < before for before, after in both), both.count((0, 0)))
     return [str(count) for count in counts]
 

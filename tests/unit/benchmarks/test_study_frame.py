@@ -334,6 +334,8 @@ def test_evaluations_under_other_settings_have_rows_and_failures_are_counted() -
         "| families trained on, unseen words (1) | – | 0.750 (" in text
         and "| families never trained on, unseen words (1) | – | 0.000" in text
     )
+    first = text.partition("\n\n")[0].partition("\nWith")[0].splitlines()
+    assert len({line.count("|") for line in first}) == 1 and first[4].endswith("; 4 episodes) | 1 | 0 | 0 |"), first
     assert "| failed episodes by their end | done action | step limit |" in text
     assert "| trained, unseen words, families never trained on | 2 | 0 |" in text
 
