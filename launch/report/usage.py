@@ -36,7 +36,7 @@ def demonstrators(episodes: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, 
     """Who showed the demonstrations among ``episodes`` -> how many (`num`), and how many of these succeeded (`num_successes`)."""
     found: dict[str, dict[str, int]] = {}
     for episode in episodes:
-        if episode["kind"] == "demonstration":
+        if episode.get("kind") == "demonstration":
             counts = found.setdefault(episode.get("shown_by") or "not recorded", {"num": 0, "num_successes": 0})
             counts["num"] += 1
             counts["num_successes"] += bool(episode["success"])

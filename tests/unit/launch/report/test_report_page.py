@@ -181,8 +181,8 @@ def test_report_shows_rewards_where_others_count_and_warns_of_a_judge_at_odds_wi
         "alarm": True,
     }
     words = " ".join(" ".join(page.words).split())
-    assert "The judge is at odds with the evaluator: it agreed in 50 % of the latest episodes." in words
-    assert "The judge called failures a success 75 %" in words
+    assert "The judge is at odds with the evaluator: it agreed in 50% of the latest episodes." in words
+    assert "The judge called failures a success 75%" in words
 
 
 def test_report_of_a_run_without_an_update_says_nothing_about_loss(tmp_path: Path) -> None:
