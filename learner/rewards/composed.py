@@ -9,6 +9,7 @@ what nobody knows never counts as 0. The evaluator's success alone, weight 1, is
 from __future__ import annotations
 
 import difflib
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -80,20 +81,23 @@ class Rewards:
         """``groups`` with the total reward of each trajectory, and figures of the rewards."""
         if not self._parts:
             return list(groups), {}
-        paid, unknown, sums = [], Counter[str](), Counter[str]()
+        paid: list[TrajectoryGroup] = []
+        unknown: Counter[str] = Counter()
+        known: dict[str, list[float]] = {part.name: [] for part in self._parts}
         for group in groups:
             scores = {part.name: scored for part in self._parts if (scored := _scores(part, group, unknown)) is not None}
             totals = [
                 sum(part.weight * scores[part.name][i] for part in self._parts if part.name in scores)
                 for i in range(len(group.trajectories))
             ]
-            sums.update({name: sum(values) for name, values in scores.items()})
+            for name, values in scores.items():
+                known[name] += values
             both = zip(group.trajectories, totals, strict=True)
             paid.append(replace(group, trajectories=tuple(replace(one, total_reward=float(total)) for one, total in both)))
         if unknown:
             log.get_logger().warning("reward.unknown", reasons=dict(unknown))
         trajectories = [one for group in groups for one in group.trajectories]
-        metrics = {f"reward_{name.rpartition(':')[2]}": total / max(1, len(trajectories)) for name, total in sums.items()}
+        metrics = {f"reward_{name.rpartition(':')[2]}": sum(values) / len(values) for name, values in known.items() if values}
         metrics["rewards_unknown"] = float(sum(unknown.values()))
         for part in self._parts:
             metrics |= part.reward.metrics(trajectories)
@@ -110,7 +114,10 @@ def _scores(part: Weighed, group: TrajectoryGroup, unknown: Counter[str]) -> lis
     scores: list[float] = []
     for trajectory in group.trajectories:
         try:
-            scores.append(float(part.reward.score(trajectory)))
+            score = float(part.reward.score(trajectory))
+            if not math.isfinite(score):
+                raise ValueError(f"its score is {score}")
+            scores.append(score)
         except RewardUnknown as error:
             unknown[f"{part.name}/{error.reason}"] += 1
         except ComputerRLError:

@@ -43,6 +43,11 @@ class Broken(Reward):
         raise KeyError("nothing")
 
 
+class Boundless(Reward):
+    def score(self, trajectory: Trajectory) -> float:
+        return float("inf")
+
+
 LUCKY = f"{__name__}:Lucky"
 
 
@@ -97,11 +102,14 @@ def test_a_group_does_without_a_reward_that_is_unknown_for_one_of_it() -> None:
     paid, metrics = rewards_of({}, {"name": LUCKY, "options": {"unknown": [unknown]}}).pay(groups)
     assert totals(paid) == [1.0, 0.0, 1.25, 0.5]
     assert metrics["rewards_unknown"] == 1
+    assert metrics["reward_Lucky"] == 0.375, "a mean over what is known"
 
 
-def test_what_a_plug_in_raises_names_it() -> None:
-    with pytest.raises(ConfigError, match=r"test_rewards_sums:Broken' cannot score rl-1/0/0: KeyError"):
-        rewards_of({}, {"name": f"{__name__}:Broken"}).pay([group_of(1, success=[True])])
+@pytest.mark.parametrize(("name", "said"), [("Broken", "KeyError: 'nothing'"), ("Boundless", "ValueError: its score is inf")])
+def test_what_a_plug_in_raises_names_it(name: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        rewards_of({}, {"name": f"{__name__}:{name}"}).pay([group_of(1, success=[True])])
+    assert f"test_rewards_sums:{name}' cannot score rl-1/0/0: {said}" in str(caught.value)
 
 
 def test_a_reward_of_another_package_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
