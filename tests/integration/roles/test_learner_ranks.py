@@ -184,12 +184,17 @@ def test_two_ranks_train_to_the_same_weights_as_one(tmp_path: Path, pair: Pair) 
 
 
 @pytest.mark.release
-@pytest.mark.parametrize(("top_layers", "algorithm"), [(None, "grpo"), (2, "ppo"), (2, "vcpo"), (2, "distillation")])
+@pytest.mark.parametrize(
+    ("top_layers", "algorithm"), [(None, "grpo"), (2, "ppo"), (2, "vcpo"), (2, "distillation"), (2, "grpo with masks")]
+)
 def test_two_ranks_train_to_the_same_weights_as_one_in_other_ways(tmp_path: Path, top_layers: int | None, algorithm: str) -> None:
-    """With ppo a value head and a first look besides, with vcpo norms of gradients, with distillation a teacher on each rank."""
+    """With ppo a value head and a first look besides, with vcpo norms of gradients, with distillation a teacher on each rank,
+    with masks advantages and penalties of tokens."""
     found = {}
+    name, _, has_masks = algorithm.partition(" with ")
+    options = {"options": {"masks": {"top_entropy": 0.5}, "kl_cov": 0.1}} if has_masks else {}
     for num_ranks in (1, 2):
-        config = make_config(tmp_path, num_ranks=num_ranks, top_layers=top_layers, num_minibatches=2, algorithm=algorithm)
+        config = make_config(tmp_path, num_ranks=num_ranks, top_layers=top_layers, num_minibatches=2, algorithm=name, **options)
         with no_pickle(), trainer_of(config) as trainer:
             found[num_ranks] = play(trainer)
     assert_same_training(found[2], found[1])
