@@ -12,11 +12,12 @@ episodes is a metric; where it falls below ``min_agreement`` the log warns.
 from __future__ import annotations
 
 import json
+import queue
 import re
 import threading
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,7 +100,8 @@ class Judge(Reward):
         except ConfigError as error:
             raise ConfigError([_of_the_judge(problem) for problem in error.problems]) from None
         self._book = JudgementBook(setting)
-        self._pool = ThreadPoolExecutor(self._options.concurrency, thread_name_prefix="judge")
+        self._waiting: queue.SimpleQueue[tuple[Future[float], Trajectory] | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
         self._closing = threading.Event()
         self._begun: dict[str, Future[float]] = {}
         self._scored: dict[str, _Scored] = {}
@@ -112,8 +114,14 @@ class Judge(Reward):
 
     def begin(self, trajectory: Trajectory) -> None:
         """See `Reward`."""
-        if trajectory.trajectory_id not in self._begun:
-            self._begun[trajectory.trajectory_id] = self._pool.submit(self._judge, trajectory)
+        if trajectory.trajectory_id in self._begun:
+            return
+        self._begun[trajectory.trajectory_id] = future = Future[float]()
+        self._waiting.put((future, trajectory))
+        if len(self._threads) < self._options.concurrency:
+            # A daemon: a request that is under way when the run ends is not waited for.
+            self._threads.append(threading.Thread(target=self._work, name="judge", daemon=True))
+            self._threads[-1].start()
 
     def score(self, trajectory: Trajectory) -> float:
         """Share of votes for success; waits for them. Raises `RewardUnknown`."""
@@ -142,11 +150,22 @@ class Judge(Reward):
     def close(self) -> None:
         """Give up what is under way."""
         self._closing.set()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for _ in self._threads:
+            self._waiting.put(None)
 
     # --- in threads --------------------------------------------------------------------------------------------------
 
+    def _work(self) -> None:
+        while (item := self._waiting.get()) is not None:
+            future, trajectory = item
+            try:
+                future.set_result(self._judge(trajectory))
+            except Exception as error:  # noqa: BLE001 - a thread has no one else to tell: who wants the score gets it
+                future.set_exception(error)
+
     def _judge(self, trajectory: Trajectory) -> float:
+        if self._closing.is_set():
+            raise RewardUnknown("closed")
         turns = self._turns(trajectory)
         verdicts: list[bool] = []
         reasons: Counter[str] = Counter()
