@@ -367,7 +367,7 @@ GENERALISATION = Generalist(
     name="generalisation",
     title="Other words, other screens, other families",
     question="""
-Generalisation: does a policy read its instruction and its screen, or recall what it was trained with?
+Generalisation: whether a policy reads its instruction and its screen, or recalls what it was trained with.
 
 One policy clones demonstrations of families whose names, tables and pages are drawn anew for each instance and whose instructions
 are said in many ways, and learns by RL. Cloned and trained, it is evaluated on held-out instances: in the words of training, in

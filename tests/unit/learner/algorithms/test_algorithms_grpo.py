@@ -47,6 +47,37 @@ def random_pass(seed: int, *, num_tokens: int = 30) -> tuple[PolicyOutputs, Loss
     return outputs, batch
 
 
+def _gmpo(log_ratio: float, own: list[float], advantage: float, current: float, options: dict[str, Any]) -> float:
+    low, high = -options["eps_low"], options["eps_high"]
+    kept = [min(value, max(low, min(high, value))) if advantage > 0 else max(value, max(low, min(high, value))) for value in own]
+    return math.exp(float(np.mean(kept))) * advantage
+
+
+def _sapo(log_ratio: float, own: list[float], advantage: float, current: float, options: dict[str, Any]) -> float:
+    tau = options["gate_temperatures"][0 if advantage > 0 else 1]
+    return 4 / tau / (1 + math.exp(-tau * (math.exp(log_ratio) - 1))) * advantage
+
+
+def _vespo(log_ratio: float, own: list[float], advantage: float, current: float, options: dict[str, Any]) -> float:
+    power, rate = options["positive_kernel" if advantage >= 0 else "negative_kernel"]
+    weight = math.exp(sum(own))
+    return weight**power * math.exp(rate * (1 - weight)) * advantage * current
+
+
+def _topr(log_ratio: float, own: list[float], advantage: float, current: float, options: dict[str, Any]) -> float:
+    return (1.0 if advantage > 0 else min(math.exp(sum(own)), 1.0)) * advantage * current
+
+
+SOFT = {
+    "plain": lambda log_ratio, own, advantage, current, options: math.exp(log_ratio) * advantage,
+    "gmpo": _gmpo,
+    "sapo": _sapo,
+    "vespo": _vespo,
+    "topr": _topr,
+}
+"""Objectives without a clip of the term: (log ratio of the token, those of its step, A, log pi_t, options) -> term."""
+
+
 def slow_loss(outputs: PolicyOutputs, batch: LossBatch, options: dict[str, Any]) -> float:
     """Straight from the formulas, one token at a time."""
     current = outputs.logprobs_M.tolist()
@@ -87,6 +118,9 @@ def slow_loss(outputs: PolicyOutputs, batch: LossBatch, options: dict[str, Any])
             limit = options.get("tv_limit", 0.2)
             away = moved > limit if advantage > 0 else -moved > limit
             surrogate = 0.0 if away else ratio * advantage
+        elif objective in SOFT:
+            own = [value for value, owner in zip(log_ratios, step, strict=True) if owner == step[i]]
+            surrogate = SOFT[objective](log_ratios[i], own, advantage, current[i], options)
         else:
             surrogate = min(ratio * advantage, max(1 - low, min(1 + high, ratio)) * advantage)
         difference = outputs.reference_logprobs_M[i].item() - current[i]  # type: ignore[index]

@@ -60,6 +60,7 @@ def test_batch_as_bytes_keeps_every_field() -> None:
         "left_out": {("rl-1/0/0", 1): "too_sure"},
         "token_advantages": tuple(np.array([i, -i], np.float32) for i in range(3)),
         "value_targets": None,
+        "drift_penalties": tuple(np.array([0.0, i], np.float32) for i in range(3)),
         "start_logprobs": tuple(np.array([-i, -0.5], np.float32) for i in range(3)),
         "metrics": {"reward": 0.25, "mood": np.float32(0.5)},
         "left_out_nll": 1.25,
@@ -74,7 +75,7 @@ def test_batch_as_bytes_keeps_every_field() -> None:
         if isinstance(value, np.ndarray):
             np.testing.assert_array_equal(getattr(found, name), value)
             assert getattr(found, name).dtype == value.dtype
-        elif name in ("token_advantages", "start_logprobs"):
+        elif name in ("token_advantages", "drift_penalties", "start_logprobs"):
             np.testing.assert_array_equal(getattr(found, name), value)
         elif name not in ("samples", "demonstrated"):
             assert getattr(found, name) == value
