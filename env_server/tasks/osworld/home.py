@@ -64,6 +64,7 @@ Type=Application
 Name=Chromium Web Browser
 Exec=sh /home/user/{_OPENER} %U
 Icon=chromium
+MimeType=x-scheme-handler/http;x-scheme-handler/https;
 """
 _OPENS = "[MIME Cache]\nx-scheme-handler/http=chromium.desktop;\nx-scheme-handler/https=chromium.desktop;\n"
 
