@@ -241,7 +241,7 @@ def _of_asset(url: str, where: str, assets: Assets) -> Iterator[Refusal]:
 _IMPOSSIBLE: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("root", re.compile(r"\b(?:useradd|adduser|usermod|chpasswd|visudo)\b|\bsnap\b")),
     ("gnome", re.compile(r"\b(?:dconf|gnome-(?:shell|session|extensions|control-center|screensaver-command))\b")),
-    ("sound", re.compile(r"\b(?:pactl|pacmd|amixer|alsamixer|pulseaudio|wpctl)\b")),
+    ("sound", re.compile(r"\b(?:pacmd|amixer|alsamixer|wpctl)\b")),
     ("session", re.compile(r"\b(?:loginctl|hostnamectl|localectl|systemctl|journalctl)\b")),
     ("network", re.compile(r"\b(?:wget|speedtest(?:-cli)?)\b|\bcurl\b(?!.*(?:localhost|127\.0\.0\.1))")),
     ("network", re.compile(r"\bpip3? +install +(?![./~])|\bgit +(?:clone|pull|push|fetch)\b")),
@@ -253,6 +253,7 @@ _IMPOSSIBLE_WITHOUT_TOOLS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("root", re.compile(r"\bapt(?:-get)? +install")),
     ("gnome", re.compile(r"\bgsettings\b")),
     ("session", re.compile(r"\btimedatectl\b")),
+    ("sound", re.compile(r"\b(?:pactl|pulseaudio)\b")),
 )
 _INSTALLED = re.compile(r"\bapt(?:-get)? +install((?: +[\w+.-]+)+)")
 """Names and options after it."""
@@ -271,7 +272,7 @@ _PROGRAMS: Mapping[str, str] = {
 """Program -> application, for those that a desktop may lack."""
 TOOLS = frozenset({"bc", "gio", "git", "jq", "node", "sysstat", "unzip", "xsel", "xz", "zip"})
 """Programs, by the names of commands or of packages, that the image `osworld` has and the others lack. It also has a `sudo`,
-an `apt` that knows what is installed, `gsettings` and `timedatectl`."""
+an `apt` that knows what is installed, `gsettings`, `timedatectl` and a sound server without a device."""
 ABSENT_PROGRAMS = frozenset({"7z", "xclip", "wmctrl", "convert", "ffmpeg", "vim", "nano", "docker", "npm", "conda"})
 """Programs that no image has: without them a set-up does nothing, and an evaluator sees no solution."""
 _UNPACKS_XZ = re.compile(r"\btar\b.*(?:\s-?[a-zA-Z]*J[a-zA-Z]*\s|--xz\b|\.t?xz\b)")

@@ -41,6 +41,13 @@ CASES = {
         ('files.write("a.json", \'{"a": 2}\')',),
         (shell(f"{ASK} apt update -y && {ASK} apt-get install jq -y && echo '{{}}' | jq '. + {{a: 1}}' > a.json"),),
     ),
+    "volume, which begins below the full one": Case(
+        printed(
+            "pulseaudio --start\npactl list sinks | grep '^[[:space:]]Volume:' | head -n 1 | awk '{print $5}' | sed 's/%//g'",
+            "100\n",
+        ),
+        (TERMINAL, typed("pactl set-sink-volume @DEFAULT_SINK@ 100%"), *["wait()"] * 5),
+    ),
     "command as root, by an agent in a terminal": Case(
         yes("[ -d made ]"), (TERMINAL, typed("sudo mkdir made"), "wait()", typed("password"), "wait()")
     ),

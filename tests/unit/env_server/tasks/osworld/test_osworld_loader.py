@@ -212,6 +212,8 @@ def test_refusals_what_works_is_not_refused(changes: dict[str, Any], tmp_path: P
         (_step("execute", command="dconf write /a 1", shell=True), ["gnome"]),
         (_step("command", command="timedatectl"), []),
         (_step("command", command="systemctl status"), ["session"]),
+        (_step("launch", command="pulseaudio --start; pactl list", shell=True), []),
+        (_step("execute", command=["amixer", "set", "Master", "100%"]), ["sound"]),
         (_step("execute", command=["git", "init"]), []),
         (_step("execute", command=["vim", "x"]), ["app"]),
         (_step("change_wallpaper", path="x"), []),
