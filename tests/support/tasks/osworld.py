@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,10 @@ from computerrl.env_server.driver import TaskInstance
 from computerrl.env_server.tasks.osworld import load_task
 from computerrl.env_server.tasks.osworld.abilities import abilities_of
 from tests.support.desktops import Player
+
+_CLICK = re.compile(r'click\("([^"]+)"\)')
+_EFFECT_LIMIT_S = 120.0
+"""For what the last action has begun; far more than it takes, on a busy machine too."""
 
 
 def rule(**rules: Any) -> dict[str, Any]:
@@ -63,6 +68,16 @@ def require_right_verdicts(player: Player, case: Case, folder: Path, *, image: s
         instance = loaded.as_instance()
         player.desktop.reset(instance)
         for action in actions:
-            player.do(action)
-        verdict = judged(player, instance)
+            _do(player, action)
+        verdict, deadline = judged(player, instance), time.monotonic() + _EFFECT_LIMIT_S
+        while actions and not verdict.success and time.monotonic() < deadline:
+            player.do("wait()")
+            verdict = judged(player, instance)
         assert verdict.success is bool(actions), (actions, verdict.detail)
+
+
+def _do(player: Player, action: str) -> None:
+    """Carry out ``action``; what it clicks by its text may still be about to appear on a busy machine."""
+    if named := _CLICK.fullmatch(action):
+        player.wait_for(lambda seen: any(element.text == named[1] for element in seen.elements))
+    player.do(action)
