@@ -76,6 +76,7 @@ print(json.dumps(tree(sys.argv[1]) if os.path.isdir(sys.argv[1]) else None))
 
 _TEXT: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}, "description": "done"}}
 _PICTURE: dict[int | str, dict[str, Any]] = {200: {"content": {"image/png": {}}, "description": "the screen"}}
+_FILM: dict[int | str, dict[str, Any]] = {200: {"content": {"video/mp4": {}}, "description": "the film"}}
 _BYTES: dict[int | str, dict[str, Any]] = {200: {"content": {"application/octet-stream": {}}, "description": "the content"}}
 
 
@@ -281,7 +282,7 @@ def _add_looks(router: APIRouter, face: OsworldFace) -> None:
         await face.begin_film(session)
         return {"status": "success", "message": "Started recording successfully"}
 
-    @router.post("/end_recording", responses=_BYTES)
+    @router.post("/end_recording", responses=_FILM)
     async def end_recording(session: Session) -> Response:
         """The film as MP4."""
         return Response(await face.end_film(session), media_type="video/mp4")
