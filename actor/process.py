@@ -110,9 +110,7 @@ class ActorProcess:
         self, broker: BrokerClient, player: PromptBuilder | Agent, images: LiveImages, teacher: Agent | None
     ) -> ActorWorker:
         def connect(address: str) -> DesktopClient:
-            # An env_server that is started again has another address.
-            client = Client(address, keys=self._keys, sender=self._name, gives_up_refused=True)
-            return DesktopClient(client, config=self._config.desktop)
+            return DesktopClient(self._listed(address), config=self._config.desktop)
 
         return ActorWorker(
             self._config.actor,
@@ -132,7 +130,7 @@ class ActorProcess:
             entries = broker.directory("engine")
             return [entry.endpoints[ENGINE_ENDPOINT] for entry in entries if ENGINE_ENDPOINT in entry.endpoints]
 
-        self._remote = RemoteEngine(find, self._client, index=self._index, num_live=self._config.actor.num_episodes)
+        self._remote = RemoteEngine(find, self._listed, index=self._index, num_live=self._config.actor.num_episodes)
         assert self._worker is not None
         self._worker.use_engine(self._remote, self._remote)
         self._note = "playing"
@@ -149,7 +147,7 @@ class ActorProcess:
                 name=self._name,
                 tokenizer=tokenizer,
                 broker=broker,
-                connect=self._client,
+                connect=self._listed,
                 stop=self._stop,
             )
             assert self._worker is not None
@@ -181,6 +179,10 @@ class ActorProcess:
 
     def _client(self, address: str) -> Client:
         return Client(address, keys=self._keys, sender=self._name)
+
+    def _listed(self, address: str) -> Client:
+        """A client of a process that the broker's directory lists. One that is started again has another address."""
+        return Client(address, keys=self._keys, sender=self._name, gives_up_refused=True)
 
     def _open(self, stack: ExitStack, address: str) -> Client:
         client = self._client(address)

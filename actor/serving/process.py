@@ -91,7 +91,7 @@ class EngineProcess:
                 name=self._name,
                 tokenizer=tokenizer,
                 broker=broker,
-                connect=self._client,
+                connect=self._listed,
                 stop=self._stop,
             )
         except Exception as error:  # noqa: BLE001
@@ -115,6 +115,10 @@ class EngineProcess:
 
     def _client(self, address: str) -> Client:
         return Client(address, keys=self._keys, sender=self._name)
+
+    def _listed(self, address: str) -> Client:
+        """A client of a process that the broker's directory lists. One that is started again has another address."""
+        return Client(address, keys=self._keys, sender=self._name, gives_up_refused=True)
 
 
 def run_engine(config: RunConfig, *, index: int, stop: StopToken) -> None:

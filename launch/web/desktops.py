@@ -84,7 +84,9 @@ class DesktopWatch:
 
         with self._lock:
             if address not in self._clients:
-                self._clients[address] = Client(address, keys=self._folder.load_keys(), sender="supervisor-0:dashboard")
+                # An env_server that is started again has another address.
+                client = Client(address, keys=self._folder.load_keys(), sender="supervisor-0:dashboard", gives_up_refused=True)
+                self._clients[address] = client
             return DesktopClient(self._clients[address])
 
     def _forget(self, kept: set[str]) -> None:

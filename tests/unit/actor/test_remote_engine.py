@@ -80,7 +80,7 @@ def ask(keys: Keys) -> Iterator[Callable[..., RemoteEngine]]:
 
     def start(addresses: list[str], *, index: int = 0) -> RemoteEngine:
         def connect(address: str) -> Client:
-            return Client(address, keys=keys, sender=f"actor-{index}:test")
+            return Client(address, keys=keys, sender=f"actor-{index}:test", gives_up_refused=True)
 
         started.append(RemoteEngine(lambda: list(addresses), connect, index=index, num_live=4))
         return started[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,17 +11,17 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from computerrl.actor.engines.base import Completion, GenerationRequest, SentImage
+from computerrl.actor.engines.base import NO_VERSION, Completion, GenerationRequest, SentImage
 from computerrl.actor.prompts.images import ImageTokens
 from computerrl.actor.prompts.tokenizer import FolderTokenizer
 from computerrl.actor.serving.images import ServedImages
-from computerrl.actor.serving.remote_engine import RemoteEngine
+from computerrl.actor.serving.remote_engine import RETRY_S, RemoteEngine
 from computerrl.common.errors import ComputerRLError, ProtocolError, RemoteError
 from computerrl.common.messages import EncodedImage, ImageSubmission, Message, ScreenshotRef
 from computerrl.common.wire.transport import Client, Keys, create_keys
 from computerrl.env_server.drivers.screenshots import ScreenshotStore
 from tests.support.data.image_prompts import make_folder
-from tests.unit.actor.test_remote_engine import LIMIT_S, EngineProcess
+from tests.unit.actor.test_remote_engine import LIMIT_S, EngineProcess, wait
 
 
 class Shown:
@@ -80,7 +81,7 @@ class Processes:
         return engine
 
     def _connect(self, address: str) -> Client:
-        client = Counted(address, keys=self._keys, sender="actor-0:test")
+        client = Counted(address, keys=self._keys, sender="actor-0:test", gives_up_refused=True)
         client.sent = self.sent
         return client
 
@@ -148,6 +149,8 @@ def test_engine_process_that_was_started_again_gets_the_images_again(processes: 
     first._stop.stop("killed")
     first._thread.join()
     first._socket.close()
+    wait(lambda: engine.policy_version == NO_VERSION)
+    time.sleep(3 * RETRY_S)  # Meanwhile the actor asks again where nothing listens.
     second = processes.start()
     second.versions.policy_version = 6
     requests = seen(second)
