@@ -1,18 +1,22 @@
-"""`computerrl status` and `computerrl phase sft`: the state of a run, and a request to it, from another process."""
+"""`computerrl status`, `runs` and `phase sft`: the state of one run or of all, and a request to one, from another process."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
 import threading
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from computerrl.common.errors import ResumeError
+from computerrl.common.metrics import read_json_lines
 from computerrl.common.run_files import requests
 from computerrl.common.run_files.run_folder import RunFolder
-from computerrl.launch.report.report_data import ActiveTime
-from computerrl.launch.report.write import now_of, read_attempts
+from computerrl.launch.report.report_data import ActiveTime, percent, success_of
+from computerrl.launch.report.write import last_moment, now_of, read_attempts
 from computerrl.launch.supervision.role_process import ProcessView
 
 if TYPE_CHECKING:
@@ -110,6 +114,52 @@ def attempt_ended(folder: Path) -> float | None:
     """Unix seconds of the end of the newest attempt; None while it is under way."""
     attempts = read_attempts(RunFolder(folder).logs)
     return attempts[-1].ended if attempts else None
+
+
+_RUNS_ROW = "{run:24.24} {began:11} {state:9} {took:>8} {updates:>7}  {success}"
+
+
+def print_runs(folders: Sequence[Path], *, as_json: bool) -> None:
+    """Print a row for each of the runs ``folders``, newest first, as a table or as JSON."""
+    import json
+
+    from computerrl.launch.watch.display_frame import duration
+
+    rows = sorted(map(run_row, folders), key=lambda row: row["began"] or 0.0, reverse=True)
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    print(_RUNS_ROW.format(run="run", began="began", state="state", took="took", updates="updates", success="success"))
+    for row in rows:
+        began = "–" if row["began"] is None else time.strftime("%m-%d %H:%M", time.localtime(row["began"]))
+        means = " ".join(percent(one["success"]) for one in row["evaluations"])
+        figures = {"took": duration(row["took_s"]), "updates": row["num_updates"], "success": means or "–"}
+        print(_RUNS_ROW.format(run=row["run"], state=row["state"], began=began, **figures))
+    print("success: mean over families of each evaluation, in order", file=sys.stderr)
+
+
+def run_row(folder: Path) -> dict[str, Any]:
+    """What a list of runs says of the one in ``folder``.
+
+    ``began`` is in Unix seconds. ``state``: `running`, how its last attempt ended, or `killed` where that did not say.
+    Evaluations are those of the policy with its own images.
+    """
+    from computerrl.launch.watch.run_state import RunState
+
+    attempts = read_attempts(RunFolder(folder).logs)
+    state = RunState().take_all(read_json_lines(RunFolder(folder).metrics_path))
+    ended = bool(attempts) and attempts[-1].ended is not None
+    running = not ended and is_running(folder)
+    active = ActiveTime(attempts, last_record=now_of(attempts) if running else last_moment(state))
+    return {
+        "run": folder.name,
+        "folder": str(folder),
+        "began": attempts[0].started if attempts else None,
+        "state": "running" if running else attempts[-1].outcome if ended else "killed",
+        "took_s": round(active.total_s, 1),
+        "num_updates": len({record.get("update") for record in state.updates}),
+        "evaluations": [{"phase": one.get("phase"), "success": success_of(one)["mean"]} for one in state.evaluations],
+    }
 
 
 def request_sft(folder: Path) -> str:

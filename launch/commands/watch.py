@@ -269,6 +269,25 @@ def status(run: Path, *, watch: bool, as_json: bool) -> None:
     show_status(run, stay=watch)
 
 
+@click.command(short_help="List the runs, newest first.")
+@click.argument("folder", default="runs", type=click.Path(path_type=Path), metavar="[FOLDER]")
+@AS_JSON
+def runs(folder: Path, *, as_json: bool) -> None:
+    """List the runs in FOLDER, by default `runs`, newest first: when each began, its state, the time it took without pauses, its
+    updates, and the success of its evaluations in order.
+
+    \b
+    computerrl runs
+    computerrl runs studies/entropulse/runs --json
+    """
+    from computerrl.launch.plan.run_names import find_runs
+
+    folders = find_runs(folder)
+    from computerrl.launch.commands.status import print_runs
+
+    print_runs(folders, as_json=as_json)
+
+
 @click.group(short_help="Begin a phase of RUN by hand.")
 def phase() -> None:
     """Begin a phase of a run by hand.
@@ -346,4 +365,4 @@ def journal_verify(run: Path, *, as_json: bool) -> None:
     sys.exit(verify_journal(run, as_json=as_json))
 
 
-COMMANDS = (status, dashboard, replay, report, compare, trace, export_trajectories, import_trajectories, phase, journal)
+COMMANDS = (runs, status, dashboard, replay, report, compare, trace, export_trajectories, import_trajectories, phase, journal)

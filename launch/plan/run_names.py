@@ -176,6 +176,14 @@ def find_run(text: str) -> Path:
     raise ConfigError([Problem("RUN", f"{text!r} is not a run folder (it has no {CONFIG_FILE})", step)])
 
 
+def find_runs(run_dir: Path) -> list[Path]:
+    """The run folders in ``run_dir``. Raises `ConfigError` when there is none."""
+    found = [path.parent for path in run_dir.glob(f"*/{CONFIG_FILE}") if not path.parent.is_symlink()]  # not `latest`
+    if not found:
+        raise ConfigError([Problem("FOLDER", f"there is no run in {run_dir}", "start one with `computerrl train CONFIG`")])
+    return sorted(found)
+
+
 def find_checkpoint(text: str) -> tuple[Path, Path | None]:
     """(run folder, checkpoint folder) a person means: a folder of some run's checkpoints/, or a run as in `find_run` and None.
 

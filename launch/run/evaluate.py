@@ -194,7 +194,10 @@ def find_evaluated(wish: Wish) -> Evaluated:
         if problem.field != "RUN":
             raise
         reason = f"{wish.source!r} is neither a run, a checkpoint nor a model folder"
-        raise ConfigError([Problem("CHECKPOINT", reason, f"{problem.next_step}, or a model folder with --config")]) from None
+        step = f"{problem.next_step}, or a model folder with --config"
+        if is_hub_name(wish.source):
+            step += f"; a model of the hub is fetched by `hf download {wish.source}` where there is internet"
+        raise ConfigError([Problem("CHECKPOINT", reason, step)]) from None
     _tell(f"evaluating {checkpoint or f'the newest checkpoint of {run}'}")
     if checkpoint is None:
         from computerrl.learner.checkpoints.checkpoint import newest_checkpoint

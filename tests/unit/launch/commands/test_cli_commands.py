@@ -297,6 +297,11 @@ def test_folders_that_lead_in_a_circle_are_refused(here: Here, tmp_path: Path) -
     refused(here("eval", "circle"), 2, "neither a run, a checkpoint nor a model folder")
 
 
+def test_evaluation_of_a_model_of_the_hub_that_is_not_here_names_the_command_that_fetches_it(here: Here) -> None:
+    for config in ([], ["--config", "quickstart"]):
+        refused(here("eval", "owner/name", *config), 2, "a model of the hub is fetched by `hf download owner/name`")
+
+
 def test_current_folder_that_was_removed_is_named(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     line = 'rmdir ../gone && exec "$0" -m computerrl train serial --dry-run'

@@ -45,6 +45,7 @@ WRONG_NAMES = [
     ["eval", "x", "--config", "nope"],
     ["export", "nope", "out"],
     ["record", "nope", "out"],
+    ["runs", "nope"],
     ["status", "nope"],
     ["dashboard", "nope"],
     ["replay", "nope"],

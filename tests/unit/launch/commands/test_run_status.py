@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
 from computerrl.common.messages import PeerEntry, Status
 from computerrl.common.metrics import read_json_lines
+from computerrl.launch.commands.main import cli
 from computerrl.launch.commands.status import print_status, show_status, status_tree, view_of
 from computerrl.launch.report.report_data import Attempt
-from computerrl.launch.report.write import write_attempt
+from computerrl.launch.report.write import report_of, write_attempt
 from computerrl.launch.watch.display_frame import render
 from computerrl.launch.watch.run_state import RunState
 from tests.support.data.synthetic_run import START, write_run
@@ -102,3 +105,32 @@ def test_status_as_json_of_a_running_run_has_its_processes_and_counters(tmp_path
         "received": 3,
         "held": 1.0,
     }
+
+
+def test_runs_are_listed_newest_first_with_how_they_ended(tmp_path: Path) -> None:
+    write_run(tmp_path / "finished")
+    for name, attempt in {
+        "stopped": Attempt(START + 10, START + 110, "stopped", "stopped by SIGINT"),
+        "killed": Attempt(START + 20, None),
+        "running": Attempt(START + 30, None),
+    }.items():
+        write_attempt(write_run(tmp_path / name, until="rl") / "logs" / "1", attempt)
+    (tmp_path / "running" / ".lock").write_text(str(os.getpid()))
+    (tmp_path / "latest").symlink_to("running")
+    (tmp_path / "starting").mkdir()
+    done = CliRunner().invoke(cli, ["runs", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    table = done.stdout.splitlines()
+    assert max(map(len, table)) <= 80
+    assert [row.split()[0] for row in table[1:]] == ["running", "killed", "stopped", "finished"]
+    assert [row.split()[3] for row in table[1:]] == ["running", "killed", "stopped", "finished"]
+    listed = json.loads(CliRunner().invoke(cli, ["runs", str(tmp_path), "--json"]).stdout)
+    assert [(one["run"], one["state"]) for one in listed] == [
+        (name, name) for name in ("running", "killed", "stopped", "finished")
+    ]
+    shown = report_of(tmp_path / "finished")
+    assert listed[-1]["num_updates"] == shown["num_updates"]
+    assert listed[-1]["took_s"] == shown["wall_s"]
+    assert [one["success"] for one in listed[-1]["evaluations"]] == [
+        shown[name]["mean"] for name in ("success_before", "success_after_bc", "success_after_rl")
+    ]
