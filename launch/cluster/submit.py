@@ -39,10 +39,13 @@ class SubmittedJob:
     """Jobs of workers that joined it."""
 
 
-def make_plan_of(path: Path, *, overrides: Sequence[str], site: str | None) -> ClusterPlan:
-    """The plan of the configuration at ``path``; without a site: of nodes about which nothing is known."""
+def make_plan_of(path: Path, *, overrides: Sequence[str], site: str | None, has_gpus: bool = False) -> ClusterPlan:
+    """The plan of the configuration at ``path``. Without a site: of nodes about which nothing is known but ``has_gpus``."""
     config = load_config(path, overrides=overrides)
-    return cluster_plan.here(config, load_site(site) if site is not None else SiteProfile())
+    if site is not None:
+        return cluster_plan.here(config, load_site(site))
+    kind = NodeKind(has_gpus=has_gpus)
+    return cluster_plan.here(config, SiteProfile(learner=kind, worker=kind))
 
 
 def submit(path: Path, *, overrides: Sequence[str], site: str, resume: bool) -> tuple[RunConfig, str]:

@@ -37,8 +37,9 @@ def plan(
 ) -> None:
     """Print the node and the resources of each process of CONFIG on a cluster, and the job that `submit` would queue.
 
-    This starts nothing and connects to nothing. Without --site, any node is assumed to fit. With --gpu-gb it also prints what a
-    learner's rank and a vLLM engine would hold of a GPU, and what to change where that does not fit.
+    This starts nothing and connects to nothing. Without --site, any node is assumed to fit, and nodes have GPUs with --gpu-gb
+    alone. With --gpu-gb it also prints what a learner's rank and a vLLM engine would hold of a GPU, and what to change where that
+    does not fit.
 
     \b
     computerrl plan quickstart cluster.num_worker_nodes=2
@@ -49,7 +50,7 @@ def plan(
 
     if as_json and (print_config or gpu_gb is not None):
         raise click.UsageError("--json has the processes and the job: leave out --print-config and --gpu-gb")
-    made = make_plan_of(config, overrides=overrides, site=site)
+    made = make_plan_of(config, overrides=overrides, site=site, has_gpus=gpu_gb is not None)
     if as_json:
         click.echo(json.dumps(plan_tree(made), indent=2))
         return
@@ -63,14 +64,18 @@ def plan(
 def show_cards(made: ClusterPlan, *, num_cards: int, card_gb: float) -> None:
     """Print what each kind of GPU of a plan would hold."""
     from computerrl.launch.plan.card import plan_cards
+    from computerrl.launch.plan.resources import missing_model
 
     click.echo(f"\n# {num_cards} {'GPU' if num_cards == 1 else 'GPUs'} of {card_gb:g} GB a node, estimated")
+    if missing_model(made.config) is not None:
+        click.echo("not estimated: see the note about model.name")
+        return
     for line in plan_cards(made.config, num_cards=num_cards, card_gb=card_gb).lines:
         click.echo(line)
 
 
 def show_plan(made: ClusterPlan, *, on_gpus: bool = False) -> None:
-    """Print the processes, the job's script, and the desktops that would be idle. ``on_gpus``: the ranks have GPUs, whatever the
+    """Print the processes, the job's script, and notes. ``on_gpus``: the ranks have GPUs, whatever the
     site says."""
     from computerrl.launch.plan.resources import describe_choice, describe_images
 
@@ -80,7 +85,7 @@ def show_plan(made: ClusterPlan, *, on_gpus: bool = False) -> None:
     if images := describe_images(made.config, choice):
         click.echo(images)
     click.echo(f"\n# job\n{made.script}", nl=False)
-    show_idle(made)
+    show_notes(made)
 
 
 def _choice(made: ClusterPlan) -> Choice | None:
@@ -125,13 +130,15 @@ def plan_tree(made: ClusterPlan) -> dict[str, Any]:
     return {"processes": rows, "job": made.script}
 
 
-def show_idle(made: ClusterPlan) -> None:
-    """Print on stderr a note about desktops of a plan that would be idle, where there are any."""
-    from computerrl.launch.plan.processes import idle_desktops
+def show_notes(made: ClusterPlan) -> None:
+    """Print on stderr what a plan would waste or cannot know: idle desktops, engines without GPUs, a model that is not here."""
+    from computerrl.launch.plan.processes import engines_without_gpus, idle_desktops
+    from computerrl.launch.plan.resources import missing_model
 
-    note = idle_desktops(made.config, made.layout)
-    if note is not None:
-        click.echo(f"note: {note}", err=True)
+    found = (idle_desktops(made.config, made.layout), engines_without_gpus(made.config, made.layout), missing_model(made.config))
+    for note in found:
+        if note is not None:
+            click.echo(f"note: {note}", err=True)
 
 
 @click.command(short_help="Queue a run of CONFIG as one Slurm job.")
@@ -189,7 +196,7 @@ def submit(
             show_plan(made)
         return
     made = submission.make_plan_of(config, overrides=overrides, site=site)
-    show_idle(made)
+    show_notes(made)
     run, job_id = submission.submit(config, overrides=overrides, site=site, resume=resume)
     steps = f"computerrl status {run.folder}, computerrl logs {run.folder} --follow"
     click.echo(f"{run.folder}: job {job_id} is queued\n    -> {steps}")
@@ -246,7 +253,7 @@ def up(config: Path, overrides: tuple[str, ...], *, hosts: Path, resume: bool, d
     made = bare_metal.plan_of(config, hosts_path=hosts, overrides=overrides)
     if dry_run:
         show_processes(made)
-    show_idle(made)
+    show_notes(made)
     if dry_run:
         return
     sys.exit(bare_metal.up(config, hosts_path=hosts, overrides=overrides, resume=resume))

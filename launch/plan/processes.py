@@ -167,6 +167,15 @@ def idle_desktops(config: RunConfig, layout: Layout = ONE_MACHINE) -> Problem | 
     return Problem("desktop.num_desktops", reason, step)
 
 
+def engines_without_gpus(config: RunConfig, layout: Layout) -> Problem | None:
+    """Engines on nodes without GPUs, beside a learner that has some. A site profile without `worker.has_gpus` causes it."""
+    if layout.worker_has_gpus or not (layout.learner_has_gpus and layout.num_worker_nodes) or config.actor.served_at is not None:
+        return None
+    reason = "worker nodes have no GPUs by the site profile, so engines sample on their CPUs"
+    step = "set worker.has_gpus in the site profile, or cluster.num_worker_nodes=0; CPUs are enough for a small model"
+    return Problem("site: worker.has_gpus", reason, step)
+
+
 def _threads(config: RunConfig, role: Role, *, num_cores: int | None, num_own: int) -> int:
     is_central = config.actor.inference == "central"
     if role in ("broker", "env_server") or (role == "actor" and is_central):

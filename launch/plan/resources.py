@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from computerrl.common.config import RunConfig
+from computerrl.common.errors import Problem
 from computerrl.common.memory_plan import (
     CUDA_HOST_MB,
     LEARNING,
@@ -18,6 +19,7 @@ from computerrl.common.memory_plan import (
     image_plan,
     learner_mb,
     memory_parts,
+    model_size,
     ranks_per_node,
 )
 from computerrl.common.messages import Role
@@ -96,6 +98,14 @@ def describe_images(config: RunConfig, choice: Choice | None) -> str:
 def _told_mb(num_bytes: int) -> str:
     mb = num_bytes / 2**20
     return f"{mb:,.0f} MiB" if mb >= 10 else f"{mb:.2g} MiB"
+
+
+def missing_model(config: RunConfig) -> Problem | None:
+    """A model that is not on this machine: its sizes are unknown, and plans count none for it."""
+    if config.actor.served_at is not None or model_size(config.model.name)[0]:
+        return None
+    reason = f"{config.model.name!r} is not on this machine, so memory of learner and engines is counted without it"
+    return Problem("model.name", reason, "fetch it (hf download NAME), or give the path of its folder")
 
 
 @dataclass(frozen=True, slots=True)

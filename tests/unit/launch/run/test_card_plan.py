@@ -115,3 +115,34 @@ def test_plan_prints_it(tmp_path: Path) -> None:
     _, _, told = result.output.partition("# 8 GPUs of 80 GB a node, estimated\n")
     assert told.startswith("a learner's rank takes ") and "keys and values" in told
     assert "activation_checkpointing auto" in result.output and "the requested memory" not in result.output
+
+
+@pytest.mark.parametrize("name", READY)
+def test_plan_of_a_model_that_is_not_here_estimates_nothing_and_says_so(name: str, tmp_path: Path) -> None:
+    asked = ["plan", str(CONFIGS / f"{name}.yaml"), f"model.name={tmp_path / 'nowhere'}", "--gpus", "8", "--gpu-gb", "80"]
+    result = CliRunner().invoke(cli, asked)
+    assert result.exit_code == 0 and "nowhere' is not on this machine" in result.output, result.output
+    assert "not estimated" in result.output and "does not fit" not in result.output
+
+
+@pytest.mark.parametrize("name", READY)
+@pytest.mark.parametrize(("has_gpus", "num_workers"), [(False, 2), (True, 2), (False, 0)])
+def test_engines_without_gpus_beside_a_learner_with_some_are_noted(
+    name: str, has_gpus: bool, num_workers: int, tmp_path: Path
+) -> None:
+    site = tmp_path / "site.yaml"
+    site.write_text(f"learner: {{has_gpus: true}}\nworker: {{has_gpus: {str(has_gpus).lower()}}}\n")
+    folder = model(tmp_path / "model", READY[name][0])
+    changes = [f"model.name={folder}", f"cluster.num_worker_nodes={num_workers}"]
+    result = CliRunner().invoke(cli, ["plan", str(CONFIGS / f"{name}.yaml"), *changes, "--site", str(site)])
+    assert result.exit_code == 0, result.output
+    assert ("worker nodes have no GPUs" in result.output) == (not has_gpus and num_workers > 0)
+
+
+@pytest.mark.parametrize("name", READY)
+def test_plan_for_gpus_without_a_site_requests_them(name: str, tmp_path: Path) -> None:
+    folder = model(tmp_path / "model", READY[name][0])
+    asked = ["plan", str(CONFIGS / f"{name}.yaml"), f"model.name={folder}"]
+    for options, is_wanted in (([], False), (["--gpu-gb", "80"], True)):
+        result = CliRunner().invoke(cli, [*asked, *options])
+        assert result.exit_code == 0 and ("--gres=gpu:" in result.output) == is_wanted, result.output
