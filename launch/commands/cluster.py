@@ -131,11 +131,11 @@ def plan_tree(made: ClusterPlan) -> dict[str, Any]:
 
 
 def show_notes(made: ClusterPlan) -> None:
-    """Print on stderr what a plan would waste or cannot know: idle desktops, engines without GPUs, a model that is not here."""
-    from computerrl.launch.plan.processes import engines_without_gpus, idle_desktops
+    """Print on stderr what a plan would waste or cannot know: idle desktops, GPUs not requested, a model that is not here."""
+    from computerrl.launch.plan.processes import idle_desktops, missing_gpus
     from computerrl.launch.plan.resources import missing_model
 
-    found = (idle_desktops(made.config, made.layout), engines_without_gpus(made.config, made.layout), missing_model(made.config))
+    found = (idle_desktops(made.config, made.layout), missing_gpus(made.config, made.layout), missing_model(made.config))
     for note in found:
         if note is not None:
             click.echo(f"note: {note}", err=True)

@@ -167,8 +167,11 @@ def idle_desktops(config: RunConfig, layout: Layout = ONE_MACHINE) -> Problem | 
     return Problem("desktop.num_desktops", reason, step)
 
 
-def engines_without_gpus(config: RunConfig, layout: Layout) -> Problem | None:
-    """Engines on nodes without GPUs, beside a learner that has some. A site profile without `worker.has_gpus` causes it."""
+def missing_gpus(config: RunConfig, layout: Layout) -> Problem | None:
+    """GPUs that learner or engines of a run on a cluster would lack. A site profile without `has_gpus` causes it."""
+    if config.learner.device == "cuda" and not layout.learner_has_gpus:
+        step = "set learner.has_gpus in the site profile; without --site, give --gpu-gb"
+        return Problem("site: learner.has_gpus", "learner.device is cuda, but the job requests no GPU", step)
     if layout.worker_has_gpus or not (layout.learner_has_gpus and layout.num_worker_nodes) or config.actor.served_at is not None:
         return None
     reason = "worker nodes have no GPUs by the site profile, so engines sample on their CPUs"

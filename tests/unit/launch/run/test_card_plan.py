@@ -146,3 +146,4 @@ def test_plan_for_gpus_without_a_site_requests_them(name: str, tmp_path: Path) -
     for options, is_wanted in (([], False), (["--gpu-gb", "80"], True)):
         result = CliRunner().invoke(cli, [*asked, *options])
         assert result.exit_code == 0 and ("--gres=gpu:" in result.output) == is_wanted, result.output
+        assert ("the job requests no GPU" in result.output) != is_wanted, result.output
