@@ -72,6 +72,23 @@ def test_example_counts_a_step_by_the_share_of_its_task_s_failures(seed: int) ->
     np.testing.assert_allclose(found.advantage_S, wanted, rtol=1e-5)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_mask_of_the_algorithms_page_takes_the_advantage_of_certain_tokens_alone(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shown,) = blocks("python", PAGES["docs/reference/algorithms.md"])
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    name = f"uncertain_{seed}"
+    (tmp_path / f"{name}.py").write_text(shown)
+    groups = random_groups(num_groups=4, size=4, seed=seed)
+    found = make_algorithm(learner(f"{name}:UncertainTokens")).prepare(groups, ages=PolicyAges(0))
+    assert found.token_advantages is not None
+    for step, advantage, tokens in zip(found.samples, found.advantage_S, found.token_advantages, strict=True):
+        trained = np.asarray(step.behavior_logprobs) < -0.05
+        np.testing.assert_array_equal(tokens[trained], advantage)
+        assert not tokens[~trained].any()
+
+
 WHOLE = """class Mine:
     needs = frozenset()
     temperature = 1.0
