@@ -170,12 +170,12 @@ def idle_desktops(config: RunConfig, layout: Layout = ONE_MACHINE) -> Problem | 
 def missing_gpus(config: RunConfig, layout: Layout) -> Problem | None:
     """GPUs that learner or engines of a run on a cluster would lack. A site profile without `has_gpus` causes it."""
     if config.learner.device == "cuda" and not layout.learner_has_gpus:
-        step = "set learner.has_gpus in the site profile; without --site, give --gpu-gb"
+        step = "set learner.has_gpus in the site profile, or gpus_per_learner in the host list; plan without either: --gpu-gb"
         return Problem("site: learner.has_gpus", "learner.device is cuda, but the job requests no GPU", step)
     if layout.worker_has_gpus or not (layout.learner_has_gpus and layout.num_worker_nodes) or config.actor.served_at is not None:
         return None
-    reason = "worker nodes have no GPUs by the site profile, so engines sample on their CPUs"
-    step = "set worker.has_gpus in the site profile, or cluster.num_worker_nodes=0; CPUs are enough for a small model"
+    reason = "worker nodes have no GPUs by the site profile or host list, so engines sample on their CPUs"
+    step = "set worker.has_gpus (host list: gpus_per_worker), or use no worker nodes; CPUs are enough for a small model"
     return Problem("site: worker.has_gpus", reason, step)
 
 
