@@ -32,7 +32,7 @@ def run(design: Comparison, folder: Path, *, quick: bool, num_seeds: int | None)
             cells.append(study.cell(f"{arm.name}, seed {seed}", make, of=len(seeds) * len(arms), show=in_words))
         # After each seed, so that a study that is broken off has a page of its results.
         page = Page(design.title, design.question, table(design, cells), partial(_draw, design, cells), design.limits)
-        study.write(page, cells, quick=quick)
+        study.write(page, cells, quick=quick, is_last=seed == seeds[-1])
 
 
 def _played(design: Comparison, folder: Path, settings: Mapping[str, Any], arm: Arm, seed: int) -> Record:

@@ -23,6 +23,7 @@ from computerrl.common.clock import utc_now
 from computerrl.common.errors import ConfigError, Problem, SetupError
 from computerrl.common.run_files.run_folder import versions, write_atomically
 from computerrl.launch.plan.machine import inspect_machine
+from computerrl.launch.progress import Pace, Progress, duration
 
 
 class Study:
@@ -36,8 +37,9 @@ class Study:
         self.folder = folder.resolve()
         self.name = name
         self.settings = json.loads(json.dumps(settings))
-        self._began = time.monotonic()
-        self._num_made = 0
+        self._pace: Pace | None = None
+        self._num_new = 0
+        self._is_announced = False
         self._machine = inspect_machine().as_dict()
         self._versions = versions()
         self._cells = self.folder / "cells"
@@ -64,12 +66,32 @@ class Study:
 
         ``of``: number of results of the study. ``show``: a result in a few words.
         """
+        self.announce(of=of)
         kept = self.kept(key)
         if kept is not None:
             return kept
         began = time.monotonic()
-        made = make()
+        with self.progress(of=of):
+            made = make()
         return self.keep(key, made, took_s=time.monotonic() - began, of=of, show=show)
+
+    def announce(self, *, of: int) -> None:
+        """Print once how many of the study's ``of`` results were there when it began, if any were."""
+        num_kept = self._num_kept()
+        if not self._is_announced and num_kept:
+            print(f"begins with {num_kept} of {of} results: {self.folder}", flush=True)
+        self._is_announced = True
+
+    def progress(self, *, of: int) -> Progress:
+        """Shows how many of the study's ``of`` results there are, while the next ones are made."""
+        self.announce(of=of)
+        if self._pace is None:
+            self._pace = Pace(time.monotonic(), done=self._num_kept())
+        self._pace.at(self._num_kept(), of, now=time.monotonic())
+        return Progress(f"study {self.name}", unit="results", pace=self._pace)
+
+    def _num_kept(self) -> int:
+        return sum(1 for _ in self._cells.glob("*.json"))
 
     def kept(self, key: str) -> Record | None:
         """The result ``key``, None when there is none yet."""
@@ -82,19 +104,22 @@ class Study:
         origin = {"commit": self._versions["commit"], "cpu": self._machine["cpu"], "date": utc_now()}
         found = {"cell": key, **made, "took_s": round(took_s, 1), **origin}
         write_atomically(self.path(key), _json(found))
-        self._num_made += 1
-        done = sum(1 for _ in self._cells.glob("*.json"))
-        left_s = (of - done) * (time.monotonic() - self._began) / self._num_made
-        pace = f"{found['took_s']:.0f} s; about {_minutes(left_s)} left at this pace"
-        print(f"{done} of {of}: {key}: {show(found)} ({pace})", flush=True)
+        self._num_new += 1
+        done, left = self._num_kept(), ""
+        if self._pace is not None:
+            self._pace.at(done, of, now=time.monotonic())
+            left_s = self._pace.left_s(time.monotonic())
+            left = f"; about {duration(left_s)} left" if left_s is not None else ""
+        print(f"{done} of {of}: {key}: {show(found)} ({found['took_s']:.0f} s{left})", flush=True)
         return found
 
     def path(self, key: str) -> Path:
         """Where the result ``key`` is kept."""
         return self._cells / f"{key.replace('/', '_')}.json"
 
-    def write(self, page: Page, cells: Sequence[Record], *, quick: bool) -> None:
-        """Write all files, for people and for programs, of all results."""
+    def write(self, page: Page, cells: Sequence[Record], *, quick: bool, is_last: bool = True) -> None:
+        """Write all files, for people and for programs, of all results. Print the table where there are new results, else a line
+        if this is the study's last page (``is_last``)."""
         data = {
             "study": self.name,
             "quick": quick,
@@ -108,8 +133,11 @@ class Study:
         (self.folder / "table.md").write_text(page.table, encoding="utf-8")
         page.draw(self.folder / "plot.png")
         (self.folder / "README.md").write_text(self._page(page, data), encoding="utf-8")
-        print(page.table)
-        print(f"{len(cells)} results: {self.folder / 'README.md'}")
+        if self._num_new:
+            print(page.table)
+        if self._num_new or is_last:
+            print(f"{len(cells)} results: {self.folder / 'README.md'}", flush=True)
+        self._num_new = 0
 
     def _page(self, page: Page, data: Mapping[str, Any]) -> str:
         machine, versions = data["machine"], data["versions"]
@@ -229,7 +257,3 @@ def _rounded(tree: Any) -> Any:
     if isinstance(tree, Mapping):
         return {key: _rounded(value) for key, value in tree.items()}
     return [_rounded(value) for value in tree] if isinstance(tree, list | tuple) else tree
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{seconds:.0f} s"

@@ -103,7 +103,7 @@ def run(folder: Path, *, quick: bool, num_seeds: int | None) -> None:
     study = Study(folder, name="staleness", settings={k: v for k, v in asdict(settings).items() if k != "num_seeds"})
     jobs = [(v, eta, seed, settings) for seed in range(settings.num_seeds) for eta in settings.etas for v in VARIANTS]
     missing = [job for job in jobs if study.kept(_key(job)) is None]
-    with multiprocessing.get_context("spawn").Pool(_NUM_PROCESSES) as pool:
+    with multiprocessing.get_context("spawn").Pool(_NUM_PROCESSES) as pool, study.progress(of=len(jobs)):
         for job, (one, took_s) in zip(missing, pool.imap(_train, missing), strict=True):
             study.keep(_key(job), {**asdict(one), "final": one.final}, took_s=took_s, of=len(jobs), show=_in_words)
     cells = [cell for job in jobs if (cell := study.kept(_key(job)))]

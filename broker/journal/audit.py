@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,11 +84,13 @@ def _plain_array(array: np.ndarray) -> Any:
     return f"{array.nbytes} bytes" if array.dtype == np.uint8 else array.tolist()
 
 
-def verify(folder: Path, core: BrokerCore) -> Verdict:
-    """Check every byte of every segment and replay into ``core``, a new one."""
+def verify(folder: Path, core: BrokerCore, *, tell: Callable[[float, float | None], None] = lambda done, total: None) -> Verdict:
+    """Check every byte of every segment and replay into ``core``, a new one. ``tell`` receives the number of checked segments and
+    of all."""
     problems, found = [], segments(folder)
     newest = max(found, default=0)
-    for number, path in found.items():
+    for num_checked, (number, path) in enumerate(found.items()):
+        tell(num_checked, len(found))
         try:
             end = find_end(path)
         except ResumeError as error:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from computerrl.launch.commands.options import AS_JSON, PRINT_CONFIG, RUN, Run, Site, print_resolved, with_config
+from computerrl.launch.progress import Progress
 
 if TYPE_CHECKING:
     from computerrl.common.memory_plan import Choice
@@ -326,13 +327,15 @@ def bundle(out: Path, *, image: str, model: str, gpu_check: bool, pieces_mb: int
     if gpu_check:
         from computerrl.launch.setup.gpu_bundle import make_gpu_bundle
 
-        make_gpu_bundle(out, pieces_mb=pieces_mb, say=click.echo)
+        with Progress(f"bundle {out.name}", unit="packages") as shown:
+            make_gpu_bundle(out, pieces_mb=pieces_mb, say=click.echo, tell=shown)
         return
     if pieces_mb is not None:
         raise click.UsageError("--pieces is for --gpu-check")
     from computerrl.launch.setup.bundle import make_bundle
 
-    make_bundle(out, image=None if image == "none" else image, model=model, say=click.echo)
+    with Progress(f"bundle {out.name}", unit="parts") as shown:
+        make_bundle(out, image=None if image == "none" else image, model=model, say=click.echo, tell=shown)
 
 
 COMMANDS = (plan, submit, up, job, join, cancel, logs, bundle)

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from computerrl.launch.commands.options import AS_JSON, SET, ConfigFile, Number, Run
+from computerrl.launch.progress import Progress
 
 
 @click.command("eval", short_help="Evaluate a checkpoint on held-out tasks.")
@@ -87,7 +88,8 @@ def record(run: Path, out: Path, *, as_json: bool) -> None:
     """
     from computerrl.launch.run import record as recording
 
-    found = recording.record(run, out)
+    with Progress(f"recording {run.name}", unit="episodes") as shown:
+        found = recording.record(run, out, tell=shown)
     if as_json:
         counts = {"num_actions_left_out": found.num_actions_left_out, "num_screens_missing": found.num_screens_missing}
         click.echo(json.dumps({"paths": list(map(str, found.paths)), "not_recorded": found.refused, **counts}, indent=2))

@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from computerrl.launch.progress import Progress
+
 _MAX_LIST = 8
 """Maximum length of a list that is printed; of a longer one, without --full, only the length is printed."""
 
@@ -57,7 +59,9 @@ def verify_journal(run: Path, *, as_json: bool) -> int:
     from computerrl.common.config import load_config
     from computerrl.launch.plan.run_names import CONFIG_FILE
 
-    verdict = verify(_folder(run), BrokerCore.from_config(load_config(run / CONFIG_FILE), run_id=run.name))
+    core = BrokerCore.from_config(load_config(run / CONFIG_FILE), run_id=run.name)
+    with Progress(f"verifying {run.name}", unit="segments") as shown:
+        verdict = verify(_folder(run), core, tell=shown)
     counted = {name: verdict.counters.get(name, 0) for name in ("received", "delivered", "held", "rejected")}
     if as_json:
         tree = {"problems": verdict.problems, "num_bytes": verdict.num_bytes, "num_records": verdict.num_records}

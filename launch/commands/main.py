@@ -207,10 +207,13 @@ def export(source: str, out: Path) -> None:
     run, checkpoint = find_checkpoint(source)
     if out.exists():
         raise ConfigError([Problem("OUT_FOLDER", f"{str(out)!r} exists already", "give a folder that does not exist yet")])
-    click.echo(f"{checkpoint or run}: reading the weights, which takes up to a minute", err=True)
-    from computerrl.learner.checkpoints.export import export_model
+    from computerrl.launch.progress import Progress
 
-    click.echo(export_model(run, out, checkpoint=checkpoint))
+    with Progress(f"exporting {(checkpoint or run).name}", unit="parts", total=4) as shown:
+        from computerrl.learner.checkpoints.export import export_model
+
+        written = export_model(run, out, checkpoint=checkpoint, tell=shown)
+    click.echo(written)
 
 
 @click.command(short_help="Open a desktop in a web page; record demonstrations.")

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from computerrl import PACKAGE
 from computerrl.common.errors import ConfigError, Problem
+from computerrl.launch.progress import Progress, tracked
 
 if TYPE_CHECKING:
     from computerrl.benchmarks.studies._designs import Comparison
@@ -135,12 +136,13 @@ def run_bench(name: str | None, *, json_file: Path | None, quick: bool, options:
     about = _about(name, quick=quick) if json_file is not None else {}
     started = time.perf_counter()
     rows: list[dict[str, Any]] = []
-    found = module.run(quick, **options)
-    for row in found:
-        rows.append(complete(row))
-        if isinstance(found, Iterator):
-            print(describe(rows[-1]), flush=True)
-            _write_rows(json_file, about, rows)
+    with Progress(f"bench {name}", unit="rows") as shown:
+        found = module.run(quick, **options)
+        for row in tracked(found, shown):
+            rows.append(complete(row))
+            if isinstance(found, Iterator):
+                print(describe(rows[-1]), flush=True)
+                _write_rows(json_file, about, rows)
     print_rows(name, rows, took_s=time.perf_counter() - started, quick=quick)
     _write_rows(json_file, about, rows)
     if json_file is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from computerrl.launch.commands.options import Number, Run, with_config
+from computerrl.launch.progress import Progress
 
 if TYPE_CHECKING:
     from computerrl.launch.simulation.calibrate import Calibration
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 PLAIN_HOURS, WHAT_IF_HOURS = 24.0, 4.0
 """Default simulated time. --what-if simulates a dozen settings, so that each is shorter."""
-PROGRESS_EVERY_S = 10.0
-"""Seconds between two lines of progress where stderr is no terminal."""
 _FAILURES = {"desktop_mtbf_h": "desktop_mtbf_s", "actor_mtbf_h": "actor_mtbf_s", "learner_mtbf_h": "learner_mtbf_s"}
 
 
@@ -78,9 +76,8 @@ def simulate(config: Path | None, overrides: tuple[str, ...], **wishes: Any) -> 
     _show_assumptions(base)
     found: dict[str, Any] = {"assumptions": {**base.workload.assumptions(), **base.cluster.assumptions()}}
     began = time.perf_counter()
-    progress = _Progress()
-    figures = base.run(duration_s, seed=wishes["seed"], on_progress=progress)
-    progress.clear()
+    with Progress("simulating as asked") as shown:
+        figures = base.run(duration_s, seed=wishes["seed"], on_progress=lambda name, share: shown(share, 1.0))
     _show_figures(figures, wall_s=time.perf_counter() - began)
     found["figures"] = figures.as_dict()
     found["desktops_per_gpu"] = _show_desktops_per_gpu(base, seed=wishes["seed"])
@@ -97,34 +94,6 @@ def simulate(config: Path | None, overrides: tuple[str, ...], **wishes: Any) -> 
         )
         click.echo(f"picture: {wishes['out'] / 'stages.png'}")
     _write(wishes["json_file"], found)
-
-
-class _Progress:
-    """The progress of a simulation on stderr: one line that is overwritten on a terminal, elsewhere a line every ten seconds."""
-
-    def __init__(self) -> None:
-        self._is_terminal = sys.stderr.isatty()
-        self._next_s = time.monotonic() + (0.2 if self._is_terminal else PROGRESS_EVERY_S)
-        self._width = 0
-
-    def __call__(self, name: str, share: float) -> None:
-        """Show the name of a setting and the finished share of its simulation."""
-        now = time.monotonic()
-        if now < self._next_s:
-            return
-        self._next_s = now + (0.2 if self._is_terminal else PROGRESS_EVERY_S)
-        line = f"simulating {name}: {share:.0%}"
-        if self._is_terminal:
-            click.echo(f"\r{line:{self._width}}", nl=False, err=True)
-            self._width = len(line)
-        else:
-            click.echo(line, err=True)
-
-    def clear(self) -> None:
-        """Remove the line to make room for figures."""
-        if self._width:
-            click.echo(f"\r{'':{self._width}}\r", nl=False, err=True)
-            self._width = 0
 
 
 def _setting(config: Path | None, overrides: Sequence[str], wishes: dict[str, Any]) -> tuple[Setting, Calibration | None]:
@@ -190,9 +159,10 @@ def _show_figures(figures: Figures, *, wall_s: float) -> None:
 def _show_desktops_per_gpu(base: Setting, *, seed: int) -> dict[str, Any]:
     from computerrl.launch.simulation.what_if import desktops_per_gpu
 
-    progress = _Progress()
-    answer, rates = desktops_per_gpu(base, 3600.0, seed=seed, on_progress=progress)
-    progress.clear()
+    with Progress("simulating an engine alone") as shown:
+        answer, rates = desktops_per_gpu(
+            base, 3600.0, seed=seed, on_progress=lambda name, share: shown.doing(f"simulating {name} ({share:.0%} of it)")
+        )
     click.echo(
         f"\nan engine alone can use {answer} desktops (steps/s: " + ", ".join(f"{n}: {rate:.2f}" for n, rate in rates) + ")"
     )
@@ -200,14 +170,13 @@ def _show_desktops_per_gpu(base: Setting, *, seed: int) -> dict[str, Any]:
 
 
 def _show_what_if(base: Setting, duration_s: float, *, seed: int) -> dict[str, Any]:
-    from computerrl.launch.simulation.what_if import table
+    from computerrl.launch.simulation.what_if import table, variations
 
     click.echo(f"\n{'what if':38} {'steps/s':>9} {'updates/h':>10} {'age':>6} {'too old':>8} {'waiting':>8}  bottleneck")
     first: list[float] = []
-    progress = _Progress()
+    number = sum(1 for _ in variations(base))
 
     def show(name: str, row: Figures) -> None:
-        progress.clear()
         first.append(row.env_steps_per_s)
         change = f"{row.env_steps_per_s / first[0] - 1:+.0%}" if len(first) > 1 and first[0] else ""
         click.echo(
@@ -215,7 +184,9 @@ def _show_what_if(base: Setting, duration_s: float, *, seed: int) -> dict[str, A
             f"{row.waiting_share:8.0%}  {row.bottleneck.partition(' (')[0]} {change}"
         )
 
-    return {name: row.as_dict() for name, row in table(base, duration_s, seed=seed, on_row=show, on_progress=progress)}
+    with Progress("simulating what if", unit="settings", total=number) as shown:
+        rows = table(base, duration_s, seed=seed, on_row=show, on_progress=lambda name, share: shown(len(first) + share, number))
+    return {name: row.as_dict() for name, row in rows}
 
 
 def _check(base: Setting, calibration: Calibration | None, *, seed: int, json_file: Path | None) -> None:

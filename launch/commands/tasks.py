@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import itertools
 import json
 import os
 import sys
@@ -15,9 +15,10 @@ import click
 
 from computerrl.common.errors import ConfigError, Problem
 from computerrl.launch.commands.options import AS_JSON
+from computerrl.launch.progress import Progress, tracked
 
 if TYPE_CHECKING:
-    from computerrl.common.config import DesktopConfig, RunConfig
+    from computerrl.common.config import DesktopConfig, RunConfig, TasksConfig
     from computerrl.env_server.tasks.osworld.check import Report
 
 
@@ -208,12 +209,13 @@ def prove_families(names: Sequence[str], *, num_seeds: int, config_file: Path | 
     rows = []
     desktops = with_needed_apps(desktops, [known[name] for name in names])
     log.configure(level="warning")  # on standard error
-    for found in proofs(tasks, desktops, num_seeds=num_seeds):
-        rows.append({"family": found.task.family, "seed": found.task.seed, **found.as_json()})
-        if not as_json:
-            click.echo(
-                f"{'proven    ' if found.is_proven else 'not proven'}  {found.task.family} {found.task.seed}: {found.in_words()}"
-            )
+    number = len(names) * num_seeds
+    with Progress("proving", unit="instances", total=number) as shown:
+        for found in tracked(proofs(tasks, desktops, num_seeds=num_seeds), shown, total=number):
+            rows.append({"family": found.task.family, "seed": found.task.seed, **found.as_json()})
+            if not as_json:
+                word = "proven    " if found.is_proven else "not proven"
+                click.echo(f"{word}  {found.task.family} {found.task.seed}: {found.in_words()}")
     if as_json:
         click.echo(json.dumps(sorted(rows, key=lambda row: (row["family"], row["seed"])), indent=2))
     else:
@@ -257,15 +259,14 @@ def run_check(
     missing = missing_readers()
     if missing:
         click.echo(f"expected files are not read: {', '.join(missing)} not installed (make setup WITH=osworld)", err=True)
-    report = check_folder(folder, assets=assets, mirror=mirror, abilities=abilities, read_gold=not missing)
+    with Progress("checking", unit="task files") as shown:
+        report = check_folder(folder, assets=assets, mirror=mirror, abilities=abilities, read_gold=not missing, tell=shown)
     if play and report.num_runnable:
-        from computerrl.env_server.serving.play_tasks import played
         from computerrl.env_server.tasks.family import OSWORLD_PREFIX
 
         # Judgements run in another folder.
         tasks = TasksConfig(osworld=os.path.abspath(folder), osworld_assets=_absolute(assets), osworld_mirror=_absolute(mirror))
-        progress = functools.partial(click.echo, err=True)
-        report = played(report, tasks, desktops, prefix=OSWORLD_PREFIX, progress=progress)
+        report = _played(report, tasks, desktops, prefix=OSWORLD_PREFIX)
     needed = _tokens_needed(load_config(config_file) if config_file else RunConfig())
     too_long = [task.path for task in report.tasks if needed.of(task.instruction) + MIN_SCREEN_TOKENS > needed.limit]
     _print_report(report, notes={task.path: needed.note(task.instruction) for task in report.tasks if task.path in too_long})
@@ -275,6 +276,21 @@ def run_check(
     if json_file is not None:
         _write_json(json_file, report.as_json() | {"long_instructions": too_long})
     return 0 if report.num_runnable == len(report.tasks) else 1
+
+
+def _played(report: Report, tasks: TasksConfig, desktops: DesktopConfig, *, prefix: str) -> Report:
+    """``report`` after its tasks were played on desktops, with a line on standard error about each."""
+    from computerrl.env_server.serving.play_tasks import played
+
+    number = report.num_runnable
+    with Progress("playing", unit="tasks", total=number) as shown:
+        lines = itertools.count(1)
+
+        def tell(line: str) -> None:
+            click.echo(line, err=True)
+            shown(next(lines), number)
+
+        return played(report, tasks, desktops, prefix=prefix, progress=tell)
 
 
 def _absolute(place: Path | None) -> str | None:
@@ -306,7 +322,6 @@ def run_import(
     solution.
     """
     from computerrl.common.config import TasksConfig
-    from computerrl.env_server.serving.play_tasks import played
     from computerrl.env_server.tasks.bundles import imported
     from computerrl.env_server.tasks.family import BUNDLE_PREFIX
 
@@ -314,11 +329,11 @@ def run_import(
     if play and desktops.driver != "apptainer":
         reason = f"{desktops.driver!r} would run the bundles' programs outside a container"
         raise ConfigError([Problem("desktop.driver", reason, "set desktop.driver: apptainer, or leave out --play")])
-    index = imported.import_bundles(folder, out, image=desktops.image, web_apps=web_apps)
+    with Progress("importing", unit="bundles") as shown:
+        index = imported.import_bundles(folder, out, image=desktops.image, web_apps=web_apps, tell=shown)
     report = imported.report_of(index)
     if play and report.num_runnable:
-        progress = functools.partial(click.echo, err=True)
-        report = played(report, TasksConfig(imported=os.path.abspath(out)), desktops, prefix=BUNDLE_PREFIX, progress=progress)
+        report = _played(report, TasksConfig(imported=os.path.abspath(out)), desktops, prefix=BUNDLE_PREFIX)
         imported.write_index(out, imported.with_report(index, report))
     _print_report(report, bad="broken ")
     _print_reasons(report)

@@ -10,6 +10,7 @@ import click
 
 from computerrl.common.errors import ResumeError
 from computerrl.launch.commands.options import AS_JSON, RUN, SET, ConfigFile, Host, OutFile, Run, RunOrRecording
+from computerrl.launch.progress import Progress
 
 if TYPE_CHECKING:
     from computerrl.launch.export.write import Format
@@ -76,7 +77,9 @@ def replay(
             show_recording(run, host=host, port=port, command="computerrl replay")
         return
     if film is not None:
-        click.echo(write_film(run, names, out=film))
+        with Progress(f"film of {run.name}"):
+            written = write_film(run, names, out=film)
+        click.echo(written)
         return
     if out is not None:
         if not names:
@@ -103,7 +106,9 @@ def trace(run: Path, episode: str | None, *, last: int, out: Path | None) -> Non
     """
     from computerrl.launch.report.trace_file import write_trace
 
-    click.echo(write_trace(run, episode=episode, last=last, out=out))
+    with Progress(f"trace of {run.name}"):
+        written = write_trace(run, episode=episode, last=last, out=out)
+    click.echo(written)
 
 
 @click.command("export-trajectories", short_help="Write the trajectories of RUN for other programs.")
@@ -156,7 +161,8 @@ def export_trajectories(
     if not so_far and is_running(run):
         raise ResumeError(f"{run} is at work\n    -> wait for its end, or give --so-far to export what it has stored until now")
     selection = Selection(kinds, families, is_solved=solved)
-    tally = export_trajectories(run, out, kind=chosen, selection=selection, has_screenshots=not no_screenshots)
+    with Progress(f"exporting {run.name}", unit="trajectories") as shown:
+        tally = export_trajectories(run, out, kind=chosen, selection=selection, has_screenshots=not no_screenshots, tell=shown)
     click.echo(tally.as_json(out) if as_json else f"{out}\n{tally.table()}")
 
 
@@ -203,9 +209,8 @@ def import_trajectories(
     preflight.require(config, (preflight.check_packages, preflight.check_model, preflight.check_prompt))
     local.make_model(config)
     wishes = Wishes(limit, takes_unfinished=unfinished, takes_thoughts=thoughts)
-    tally = import_trajectories(
-        source, out, config=config, images=images, wishes=wishes, tell=lambda line: click.echo(line, err=True)
-    )
+    with Progress(f"importing {source.name}") as shown:
+        tally = import_trajectories(source, out, config=config, images=images, wishes=wishes, tell=shown)
     if as_json:
         click.echo(tally.as_json(out))
         return
@@ -226,7 +231,9 @@ def compare(runs: tuple[Path, ...], *, out: Path) -> None:
 
     if len(runs) < 2:
         raise click.UsageError("give two or more RUNs, for example: computerrl compare quickstart quickstart-2")
-    click.echo(write_comparison([run for run in runs], out=out))
+    with Progress("comparing", unit="runs", total=len(runs)) as shown:
+        written = write_comparison(runs, out=out, tell=shown)
+    click.echo(written)
 
 
 @click.command(short_help="Write the report of RUN.")
@@ -241,7 +248,9 @@ def report(run: Path) -> None:
     """
     from computerrl.launch.report.write import write_report
 
-    click.echo(write_report(run))
+    with Progress(f"report of {run.name}", unit="parts") as shown:
+        written = write_report(run, tell=shown)
+    click.echo(written)
 
 
 @click.command(short_help="Show the state of RUN.")

@@ -21,6 +21,7 @@ from computerrl.launch.export.parquet import StepTable, require_pyarrow
 from computerrl.launch.export.records import step_rows, trajectory_tree
 from computerrl.launch.export.stored import Selection, StoredRun
 from computerrl.launch.export.tally import Tally
+from computerrl.launch.progress import Tell, tell_nobody, tracked
 from computerrl.launch.watch.run_state import Record
 
 Format = Literal["jsonl", "parquet", "agentnet", "sft"]
@@ -33,8 +34,12 @@ ACCOUNT_FILE = "export.json"
 _ENDINGS = {"image/png": "png", "image/jpeg": "jpg", "image/webp": "webp"}
 
 
-def export_trajectories(run: Path, out: Path, *, kind: Format, selection: Selection, has_screenshots: bool = True) -> Tally:
+def export_trajectories(
+    run: Path, out: Path, *, kind: Format, selection: Selection, has_screenshots: bool = True, tell: Tell = tell_nobody
+) -> Tally:
     """Write the trajectories of ``run`` that ``selection`` takes into the new folder ``out``; gives the account.
+
+    ``tell`` receives the number of trajectories that were looked at and the number of all.
 
     Raises `ConfigError` for an ``out`` that exists, a run or selection without trajectories, and a screenshot that cannot be
     read; `SetupError` for a missing pyarrow; `DiskFull`. Then there is no ``out``.
@@ -45,7 +50,8 @@ def export_trajectories(run: Path, out: Path, *, kind: Format, selection: Select
     stored = StoredRun(run)
     stored.check(selection)
     with written_whole(out) as aside:
-        export = _Export(stored, aside, replace(selection, is_solved=selection.is_solved or kind == "sft"), has_screenshots)
+        selection = replace(selection, is_solved=selection.is_solved or kind == "sft")
+        export = _Export(stored, aside, selection, has_screenshots, tell)
         _WRITERS[kind](export)
         account = {"run": stored.name, "format": kind, **export.tally.as_dict()}
         (aside / ACCOUNT_FILE).write_text(json.dumps(account, indent=2) + "\n", encoding="utf-8")
@@ -63,6 +69,7 @@ class _Export:
     folder: Path
     selection: Selection
     has_screenshots: bool
+    tell: Tell
 
     def __post_init__(self) -> None:
         self.tally = Tally()
@@ -71,7 +78,7 @@ class _Export:
         """The chosen trajectories, in the order in which they were stored. Others are counted."""
         from computerrl.learner.poison import POISONS
 
-        for name, row in self.stored.rows.items():
+        for name, row in tracked(self.stored.rows.items(), self.tell, total=len(self.stored.rows)):
             reason = self.selection.refusal(row)
             if not reason and row.get("outcome") in POISONS:
                 reason = f"refused by the learner: {row['outcome']}"

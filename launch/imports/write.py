@@ -26,10 +26,9 @@ from computerrl.launch.export.new_folder import require_new, written_whole
 from computerrl.launch.export.tally import Tally
 from computerrl.launch.grounding.pictures import Pictures
 from computerrl.launch.imports.agentnet import MAX_LINE_BYTES, NoAction, Pointer, Trajectory, TrajectoryStep, action_of, read_line
+from computerrl.launch.progress import Tell, tell_nobody
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from computerrl.actor.prompts.builder import Prompt
     from computerrl.actor.prompts.formats.base import PastAction
     from computerrl.common.messages import Action, Step
@@ -39,8 +38,6 @@ FORMAT = "agentnet"
 _FAMILY = "agentnet"
 _IMAGE_FOLDERS = ("images", ".")
 """Folders of screenshots beside a file, where none is given."""
-TOLD_EVERY = 100
-"""Number of trajectories between two lines of progress."""
 
 
 class Wishes(NamedTuple):
@@ -55,12 +52,12 @@ class Wishes(NamedTuple):
 
 
 def import_trajectories(
-    source: Path, out: Path, *, config: RunConfig, images: Path | None, wishes: Wishes, tell: Callable[[str], None]
+    source: Path, out: Path, *, config: RunConfig, images: Path | None, wishes: Wishes, tell: Tell = tell_nobody
 ) -> Tally:
     """Write the trajectories in the file ``source`` into the new folder ``out``, for runs of ``config``; gives the account.
 
-    ``images``: folder of the screenshots. ``tell`` gets lines of progress. Raises `ConfigError` for an ``out`` that exists, for a
-    format without images, and where nothing is left; `DiskFull`. Then there is no ``out``.
+    ``images``: folder of the screenshots. ``tell`` receives the read share, of 1. Raises `ConfigError` for an ``out`` that
+    exists, for a format without images, and where nothing is left; `DiskFull`. Then there is no ``out``.
     """
     require_new(out)
     if not config.actor.prompt.shows_images:
@@ -130,24 +127,25 @@ class _Import:
     def num_images(self) -> int:
         return len(self._stored)
 
-    def read(self, source: Path, tell: Callable[[str], None]) -> str:
+    def read(self, source: Path, tell: Tell) -> str:
         """Import the trajectories in ``source``; gives the digest of the part that was read."""
         from computerrl.learner.supervised.imported import EPISODES_PER_FILE, write_episodes
 
         (self.out / IMAGES_FOLDER).mkdir()
         digest = hashlib.blake2b(digest_size=16)
         waiting: list[KeptEpisode] = []
-        num_files = 0
-        for number, line in enumerate(_lines(source), start=1):
+        num_files, num_read_bytes = 0, 0
+        num_bytes = max(1, source.stat().st_size)
+        for line in _lines(source):
             digest.update(line)
+            num_read_bytes += len(line)
             if (episode := self._episode(line)) is not None:
                 waiting.append(episode)
             if len(waiting) == EPISODES_PER_FILE:
                 write_episodes(self.out, waiting, number=num_files)
                 waiting, num_files = [], num_files + 1
             kept = self.tally.kept["trajectories"]
-            if number % TOLD_EVERY == 0:
-                tell(f"{number} trajectories read, {kept} kept, {self.num_images} screenshots")
+            tell(max(num_read_bytes / num_bytes, kept / self.wishes.limit if self.wishes.limit else 0.0), 1.0)
             if kept == self.wishes.limit:
                 break
         if waiting:

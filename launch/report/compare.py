@@ -13,6 +13,7 @@ from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.metrics import read_json_lines
 from computerrl.common.run_files.run_folder import PRIVATE, RunFolder, write_atomically
 from computerrl.launch.plan.run_names import read_resolved
+from computerrl.launch.progress import Tell, tell_nobody, tracked
 from computerrl.launch.report.charts import Chart, Figure, Series, figure, smooth
 from computerrl.launch.report.report_data import ActiveTime
 from computerrl.launch.report.run_charts import curve_of
@@ -58,14 +59,16 @@ class ComparedRun:
     config: dict[str, Any]
 
 
-def write_comparison(folders: Sequence[Path], *, out: Path) -> str:
-    """Write the page; gives what to tell the person. Raises `ConfigError`, `ResumeError`."""
+def write_comparison(folders: Sequence[Path], *, out: Path, tell: Tell = tell_nobody) -> str:
+    """Write the page; gives what to tell the person. ``tell`` receives the number of runs that were read and of all. Raises
+    `ConfigError`, `ResumeError`."""
     if len(folders) > len(STYLES):
         raise ConfigError([Problem("RUN", f"{len(folders)} runs", f"give at most {len(STYLES)}")])
     again = [folder for place, folder in enumerate(folders) if any(folder.samefile(other) for other in folders[:place])]
     if again:
         raise ConfigError([Problem("RUN", f"{again[0]} is given twice", "give different runs")])
-    runs = [_read(folder, style) for folder, style in zip(folders, STYLES, strict=False)]
+    pairs = list(zip(folders, STYLES, strict=False))
+    runs = [_read(folder, style) for folder, style in tracked(pairs, tell, total=len(pairs))]
     page = (
         page_environment()
         .get_template("compare.html.j2")

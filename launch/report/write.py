@@ -22,6 +22,7 @@ from computerrl.common.metrics import read_json_lines
 from computerrl.common.run_files.run_folder import RunFolder, write_atomically
 from computerrl.launch.plan.machine import inspect_machine
 from computerrl.launch.plan.run_names import REPORT_FILE, read_resolved
+from computerrl.launch.progress import Tell, tell_nobody
 from computerrl.launch.report.charts import PAGE_FOLDER, Band
 from computerrl.launch.report.film_strips import Strip, make_strips
 from computerrl.launch.report.report_data import (
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 ATTEMPT_FILE = "attempt.json"
 STATUS_FILE = "status.json"
 PAGE_FILE = "report.html"
+_NUM_PARTS = 4
+"""Parts of a report, as its progress counts them: records, figures, film strips, page."""
 
 
 def write_attempt(log_folder: Path, attempt: Attempt) -> None:
@@ -60,15 +63,19 @@ def write_status(folder: Path, status: Status) -> None:
     write_atomically(folder / STATUS_FILE, json.dumps(msgspec.to_builtins(status), indent=2).encode())
 
 
-def write_report(folder: Path) -> Path:
-    """Write both files into ``folder``; gives the page's path."""
+def write_report(folder: Path, *, tell: Tell = tell_nobody) -> Path:
+    """Write both files into ``folder``; gives the page's path. ``tell`` receives the number of finished parts and of all."""
     run = RunFolder(folder)
     state, episodes, active = _records(run)
+    tell(1, _NUM_PARTS)
     report = _report(folder, state, episodes, active)
+    tell(2, _NUM_PARTS)
     write_atomically(folder / REPORT_FILE, json.dumps(report, indent=2).encode())
     strips = make_strips(episodes, trajectories=run.trajectories)
+    tell(3, _NUM_PARTS)
     page = render_page(report, state=state, active=active, strips=strips, config_text=run.resolved_config.read_text())
     write_atomically(folder / PAGE_FILE, page.encode())
+    tell(_NUM_PARTS, _NUM_PARTS)
     return folder / PAGE_FILE
 
 

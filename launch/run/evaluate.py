@@ -212,11 +212,13 @@ def with_weights(config: RunConfig, found: Evaluated) -> RunConfig:
     """Write the checkpoint's model into the claimed folder of ``config``; the configuration that names it."""
     if found.run is None or found.checkpoint is None:
         return config
+    from computerrl.launch.progress import Progress
     from computerrl.learner.checkpoints.export import export_model
 
     model = config.folder / MODEL_FOLDER
     _tell(f"writing the weights of {found.checkpoint.name} into {model}; removed when the evaluation is complete")
-    export_model(found.run, model, checkpoint=found.checkpoint)
+    with Progress(f"writing {found.checkpoint.name}", unit="parts") as shown:
+        export_model(found.run, model, checkpoint=found.checkpoint, tell=shown)
     return _with_model(config, model)
 
 

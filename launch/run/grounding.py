@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from computerrl.common.errors import ComputerRLError, ConfigError, EndpointRefused, PictureError, Problem, ResumeError
 from computerrl.launch.plan.run_names import claim, find_resumable, locked
+from computerrl.launch.progress import Progress, tracked
 from computerrl.launch.run.evaluate import (
     FIGURES_FILE,
     PAGE_FILE,
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
 ANSWERS_FILE = "answers.jsonl"
 DATASET_FILE = "dataset.json"
 """Name, files and digest of the data set, which a resumed evaluation is held to."""
-TOLD_EVERY = 50
-"""Number of answers between two lines of progress."""
 
 _ONE_PICTURE = (
     # There is one picture and no earlier step. Nothing is known that the picture does not show.
@@ -157,7 +156,8 @@ def _prepare(config: RunConfig, dataset: Dataset) -> _Evaluation:
     from computerrl.launch.grounding.pictures import Pictures, check_pictures
     from computerrl.launch.run import local, preflight
 
-    fitting, left_out = check_pictures(dataset.entries)
+    with Progress(f"checking {dataset.name}", unit="entries") as shown:
+        fitting, left_out = check_pictures(tracked(dataset.entries, shown, total=len(dataset.entries)))
     _require_some(fitting, left_out, dataset)
     preflight.require(config, preflight.CHECKS_WITHOUT_DESKTOPS)
     local.make_model(config)
@@ -251,12 +251,11 @@ class _Evaluation:
                 raise
 
         try:
-            asked = [pool.submit(ask, entry) for entry in entries]
-            for number, future in enumerate(as_completed(asked), start=1):
-                if (lacking := future.result()) is not None:
-                    left_out.append(lacking)
-                if number % TOLD_EVERY == 0:
-                    _tell(f"{number} of {len(entries)} answers")
+            with Progress(self.dataset.name, unit="answers", total=len(entries)) as shown:
+                asked = [pool.submit(ask, entry) for entry in entries]
+                for future in tracked(as_completed(asked), shown, total=len(entries)):
+                    if (lacking := future.result()) is not None:
+                        left_out.append(lacking)
         except (ComputerRLError, KeyboardInterrupt):
             _tell("the answers so far are kept: the same command with --resume continues this evaluation")
             raise

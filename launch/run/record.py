@@ -30,6 +30,7 @@ from computerrl.common.run_files.recordings import (
 )
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.launch.plan.run_names import CONFIG_FILE, read_resolved
+from computerrl.launch.progress import Tell, tell_nobody, tracked
 from computerrl.launch.report.write import latest_of_each
 from computerrl.launch.run.evaluate import player_of
 
@@ -100,8 +101,9 @@ class Recorded:
     """Steps whose stored screenshot cannot be read here; their recordings have no picture of it."""
 
 
-def record(run: Path, out: Path) -> Recorded:
-    """Write the successes of the evaluation in ``run`` to the folder ``out``, the shortest one of each task instance.
+def record(run: Path, out: Path, *, tell: Tell = tell_nobody) -> Recorded:
+    """Write the successes of the evaluation in ``run`` to the folder ``out``, the shortest one of each task instance. ``tell``
+    receives the number of episodes that were read and of all.
 
     Raises `ConfigError` when ``run`` has no evaluated episode or another version wrote it, and when ``out`` is no folder or holds
     a recording that cannot be read; `ResumeError` when the configuration of ``run`` cannot be read.
@@ -116,7 +118,7 @@ def record(run: Path, out: Path) -> Recorded:
     maker = _Maker(load_config(run / CONFIG_FILE), folder, player_of(run, tree))
     found = Recorded()
     of_task: dict[tuple[str, int], list[_Success]] = defaultdict(list)
-    for episode in episodes:
+    for episode in tracked(episodes, tell, total=len(episodes)):
         try:
             success = maker.success_of(episode)
         except Refused as refusal:

@@ -27,6 +27,7 @@ from computerrl.common.errors import Problem, SetupError
 from computerrl.common.models.folder import BUILT_IN_MODELS, check_model_folder, model_folder
 from computerrl.common.models.hub import snapshot_at
 from computerrl.env_server.image.host import run_logged
+from computerrl.launch.progress import Tell, tell_nobody, tracked
 from computerrl.launch.setup.package_plan import torch_ways
 from computerrl.launch.setup.packages import LISTS, pinned
 
@@ -40,26 +41,33 @@ _MIN_FREE_MB = 6000
 Say = Callable[[str], None]
 
 
-def make_bundle(out: Path, *, image: str | None, model: str, say: Say) -> Path:
-    """Fill ``out``; gives it. ``image``: a recipe's name or a path, None: none. Raises `SetupError`."""
+def make_bundle(out: Path, *, image: str | None, model: str, say: Say, tell: Tell = tell_nobody) -> Path:
+    """Fill ``out``; gives it. ``image``: a recipe's name or a path, None: none. ``say`` receives a line for each finished part,
+    ``tell`` the number of these parts and of all. Raises `SetupError`."""
     out.mkdir(parents=True, exist_ok=True)
     free_mb = shutil.disk_usage(out).free >> 20
     if free_mb < _MIN_FREE_MB and not (out / SUMS_FILE).exists():
         raise SetupError(Problem(str(out), f"{free_mb} MiB are free, a bundle takes about {_MIN_FREE_MB}", "choose another disk"))
-    for what, work in (
+    parts: tuple[tuple[str, Callable[[], str]], ...] = (
         ("wheels", lambda: _wheels(out, say)),
         ("source", lambda: pack_source(out)),
         ("image", lambda: _image(out, image) if image is not None else "none asked for"),
         ("model", lambda: _model(out, model)),
-    ):
+        ("sums", lambda: _finish(out)),
+    )
+    for what, work in tracked(parts, tell, total=len(parts)):
         began = time.monotonic()
         say(f"{what:8} {work()} ({time.monotonic() - began:.1f} s)")
-    shutil.copyfile(Path(__file__).with_name("bundle_install.sh"), out / INSTALL_FILE)
-    (out / INSTALL_FILE).chmod(0o755)
-    write_sums(out)
     total_mb = sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) >> 20
     say(f"{'done':8} {out}: {total_mb} MiB; copy it to the site and run ./{INSTALL_FILE} there")
     return out
+
+
+def _finish(out: Path) -> str:
+    shutil.copyfile(Path(__file__).with_name("bundle_install.sh"), out / INSTALL_FILE)
+    (out / INSTALL_FILE).chmod(0o755)
+    write_sums(out)
+    return f"{INSTALL_FILE} and {SUMS_FILE}"
 
 
 def _wheels(out: Path, say: Say) -> str:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 from computerrl.common.errors import Problem, SetupError
 from computerrl.common.run_files.run_folder import versions
 from computerrl.env_server.image.host import run_logged
+from computerrl.launch.progress import Tell, tell_nobody, tracked
 from computerrl.launch.setup.bundle import SOURCE_FILE, Say, pack_source, write_sums
 
 if TYPE_CHECKING:
@@ -46,12 +47,13 @@ _OWN_RECORDS = ("INSTALLER", "RECORD", "REQUESTED", "direct_url.json")
 """Files beside a package's metadata that its installer writes."""
 
 
-def make_gpu_bundle(out: Path, *, pieces_mb: int | None, say: Say) -> None:
-    """Fill ``out``; with ``pieces_mb`` beside it files of that many MB at most, which hold it. Raises `SetupError`."""
+def make_gpu_bundle(out: Path, *, pieces_mb: int | None, say: Say, tell: Tell = tell_nobody) -> None:
+    """Fill ``out``; with ``pieces_mb`` beside it files of that many MB at most, which hold it. ``tell`` receives the number of
+    finished wheels of packages and of all. Raises `SetupError`."""
     folder = out / "wheels"
     folder.mkdir(parents=True, exist_ok=True)
     packages = needed_packages()
-    for name in packages:
+    for name in tracked(packages, tell, total=len(packages)):
         repack(metadata.distribution(name), folder)
     say(f"{'wheels':8} {len(packages)} packages")
     _project_wheel(folder, log=out.parent / f"{out.name}.log")

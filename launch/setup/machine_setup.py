@@ -26,6 +26,7 @@ from computerrl.common.errors import ComputerRLError, Problem, SetupError
 from computerrl.common.models.folder import BUILT_IN_MODELS, cache_folder, check_model_folder, is_model_folder, model_folder
 from computerrl.common.models.hub import download_model, is_of_hub
 from computerrl.env_server.image.host import Progress, apt_install, missing_commands, no_progress, run_logged
+from computerrl.launch.progress import duration
 from computerrl.launch.setup.packages import LISTS, Device, PackageStage
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ TEST_PACKAGES = {"slurmctld": "slurm-wlm", "munged": "munge", "sshd": "openssh-s
 TEST_SERVICES = {"slurmctld": ("slurmctld", "slurmd"), "munged": ("munge",), "sshd": ("ssh",)}
 _QUIET_S = 0.5
 """A stage that took less had nothing to do."""
+USUAL_S = {"python packages": 55.0, "apptainer": 26.0, "model": 69.0, "desktop image": 131.0}
+"""Stage -> seconds that it took beside the others on two cores (docs/results/launch.md). Their ratios weigh the time left."""
 _HEARTBEAT_S = 4.0
 """Longest silence, less the second between two looks at the clock."""
 
@@ -51,6 +54,12 @@ class Report:
     last_said: float = field(default_factory=time.monotonic)
     under_way: dict[str, tuple[str, float]] = field(default_factory=dict)
     """Stage -> its last line and when that was printed."""
+    lanes: Sequence[Sequence[str]] = ()
+    """Names of the stages of each lane, in their order."""
+    starts: dict[str, float] = field(default_factory=dict)
+    """Stage that began -> when."""
+    took_s: dict[str, float] = field(default_factory=dict)
+    """Stage that is ready -> its duration."""
 
     def say(self, stage: str, line: str) -> None:
         """Print one line of ``stage`` at once."""
@@ -64,6 +73,7 @@ class Report:
         """Run ``work`` as stage ``name``; its result (as ``said`` words it) or its failure is printed at the end."""
         begun = time.monotonic()
         self.under_way[name] = ("begun", begun)
+        self.starts[name] = begun
         try:
             result = work(lambda line: self.say(name, line))
         except ComputerRLError as error:
@@ -78,7 +88,7 @@ class Report:
             raise SetupError(Problem(name, f"the disk is full ({error})", step)) from error
         finally:
             del self.under_way[name]
-        spent_s = time.monotonic() - begun
+        spent_s = self.took_s[name] = time.monotonic() - begun
         took = f" ({spent_s:.1f} s)" if spent_s >= _QUIET_S else ""
         self.say(name, f"ready: {said(result)}{took}")
         return result
@@ -106,7 +116,31 @@ class Report:
         if doing and now - self.last_said >= _HEARTBEAT_S:
             self.last_said = now
             with self.lock:
-                print(f"  {now - self.begun:6.1f} s  {'...':<15} {'; '.join(doing)}", flush=True)
+                print(f"  {now - self.begun:6.1f} s  {'...':<15} {'; '.join([*doing, *self._outlook(now)])}", flush=True)
+
+    def _outlook(self, now: float) -> list[str]:
+        """Number of stages that are ready, and the time left; nothing where the stages are not known."""
+        stages = [stage for lane in self.lanes for stage in lane]
+        if not stages:
+            return []
+        left_s = self.left_s(now)
+        num_ready = sum(stage in self.took_s for stage in stages)
+        left = "time left unknown" if left_s is None else f"about {duration(left_s)} left"
+        return [f"{num_ready} of {len(stages)} stages ready, {left}"]
+
+    def left_s(self, now: float) -> float | None:
+        """Estimate of the time left: `USUAL_S` of what the longest lane still has to do, at the speed of the stages that are
+        ready. None: unknown, because no stage with work is ready, or one under way already takes longer than that."""
+        worked = [stage for stage, took_s in self.took_s.items() if took_s >= _QUIET_S and stage in USUAL_S]
+        if not worked:
+            return None
+        slowness = sum(self.took_s[stage] for stage in worked) / sum(USUAL_S[stage] for stage in worked)
+        lefts = []
+        for lane in self.lanes:
+            open_stages = [stage for stage in lane if stage not in self.took_s]
+            spent_s = sum(now - self.starts[stage] for stage in open_stages if stage in self.starts)
+            lefts.append(slowness * sum(USUAL_S.get(stage, 0.0) for stage in open_stages) - spent_s)
+        return max(lefts) if min(lefts) >= 0 else None
 
 
 def run_setup(
@@ -129,7 +163,7 @@ def run_setup(
     ``lists``: package lists beside the one that running needs (`launch.setup.packages.LISTS`). ``download``: as in `bring_model`.
     """
     cache = cache or cache_folder()
-    report = Report()
+    report = Report(lanes=_lanes(has_packages=venv is not None, for_tests=for_tests, has_image=image is not None))
     python = Path(sys.executable) if venv is None else venv.absolute() / "bin" / "python"
 
     def packages_then_model() -> None:
@@ -162,6 +196,12 @@ def run_setup(
     for lane in lanes:
         lane.result()
     report.say("set-up", "complete")
+
+
+def _lanes(*, has_packages: bool, for_tests: bool, has_image: bool) -> list[tuple[str, ...]]:
+    """The stages of each lane of `run_setup`."""
+    lanes: list[tuple[str, ...]] = [("python packages", "model") if has_packages else ("model",)]
+    return [*lanes, *[("test cluster",)] * for_tests, *[("apptainer",), ("desktop image",)] * has_image]
 
 
 def _apptainer(cache: Path, mirror: str | None, progress: Progress) -> Apptainer:

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +30,22 @@ from computerrl.learner.model_store import ensure_model
 ORIGIN_FILE = "computerrl.json"
 """In an exported folder: which run, checkpoint and policy version it is."""
 
+_NUM_PARTS = 4
+"""Parts of an export, as its progress counts them: checkpoint, base model, trained weights, files."""
 _MASTER = "master/"
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.gguf", "*.pt", "*.pth")
 """Files of the base model that are not copied."""
 
 
-def export_model(run: Path, out: Path, *, checkpoint: Path | None = None) -> Path:
-    """Write the model of ``checkpoint`` (None: the run's newest whole one) to ``out``; returns ``out``.
+def export_model(
+    run: Path,
+    out: Path,
+    *,
+    checkpoint: Path | None = None,
+    tell: Callable[[float, float | None], None] = lambda done, total: None,
+) -> Path:
+    """Write the model of ``checkpoint`` (None: the run's newest whole one) to ``out``; returns ``out``. ``tell`` receives the
+    number of finished parts and that of all parts.
 
     The folder appears under its name only when it is whole, and is its owner's alone, as the run is.
 
@@ -52,7 +62,8 @@ def export_model(run: Path, out: Path, *, checkpoint: Path | None = None) -> Pat
     out.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
-        _write(config, base, found, aside)
+        tell(1, _NUM_PARTS)
+        _write(config, base, found, aside, tell)
         origin = _origin(config, found, path)
         (aside / ORIGIN_FILE).write_text(json.dumps(origin, indent=2) + "\n", encoding="utf-8")
         aside.rename(out)
@@ -69,13 +80,14 @@ def masters_of(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
 
 
 @torch.no_grad()
-def _write(config: RunConfig, base: Path, checkpoint: Checkpoint, out: Path) -> None:
+def _write(config: RunConfig, base: Path, checkpoint: Checkpoint, out: Path, tell: Callable[[float, float | None], None]) -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
     dtype = torch.bfloat16 if config.model.dtype == "bfloat16" else torch.float32
     model = load_whole(auto_class(base).from_pretrained, base, dtype=dtype)
+    tell(2, _NUM_PARTS)
     parameters = dict(model.named_parameters())
     masters = masters_of(checkpoint)
     for adapter in adapters_among(masters, config.learner.lora):
@@ -88,6 +100,7 @@ def _write(config: RunConfig, base: Path, checkpoint: Checkpoint, out: Path) -> 
         if name not in parameters or parameters[name].shape != master.shape:
             raise _other_model(name, base)
         parameters[name].copy_(master)
+    tell(3, _NUM_PARTS)
     # transformers follows the outer setting, vLLM that of the language model.
     model.config.get_text_config().tie_word_embeddings = model.config.tie_word_embeddings
     model.save_pretrained(out)
@@ -99,6 +112,7 @@ def _write(config: RunConfig, base: Path, checkpoint: Checkpoint, out: Path) -> 
     templates = base / "additional_chat_templates"
     if templates.is_dir():
         shutil.copytree(templates, out / templates.name, dirs_exist_ok=True)
+    tell(_NUM_PARTS, _NUM_PARTS)
 
 
 def _other_model(name: str, base: Path) -> ResumeError:

@@ -6,7 +6,7 @@ import functools
 import os
 import random
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -72,9 +72,17 @@ class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _DECODER = msgspec.json.Decoder(Index)
 
 
-def import_bundles(folder: Path, out: Path, *, image: str, web_apps: Path | None = None) -> Index:
+def import_bundles(
+    folder: Path,
+    out: Path,
+    *,
+    image: str,
+    web_apps: Path | None = None,
+    tell: Callable[[float, float | None], None] = lambda done, total: None,
+) -> Index:
     """Read each folder in ``folder`` as a bundle, copy those that can be played on ``image`` into ``out``, and write the index.
     ``web_apps``: a CUA-Gym-Hub with the web applications that bundles name; those that are needed are copied, too.
+    ``tell`` receives the number of bundles that were read and of all.
 
     Runs nothing. Raises `ConfigError` for a wrong ``folder`` or ``out``.
     """
@@ -87,7 +95,8 @@ def import_bundles(folder: Path, out: Path, *, image: str, web_apps: Path | None
     digest = functools.cache(lambda names: hub.digest(names) if hub and names else "")
     ids: set[str] = set()
     names: set[str] = set()
-    for path in paths:
+    for number, path in enumerate(paths):
+        tell(number, len(paths))
         entry, bundle = _entry(path, image, hub)
         if bundle is not None and entry.id in ids:
             reason = Reason("broken", "id", f"{entry.id} is the id of another bundle")

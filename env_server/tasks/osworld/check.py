@@ -78,11 +78,13 @@ def check_folder(
     abilities: Abilities | None = None,
     read_gold: bool = False,
     fields: tuple[str, str, str] = ("DIR", "--assets", "--mirror"),
+    tell: Callable[[float, float | None], None] = lambda done, total: None,
 ) -> Report:
     """Check every ``*.json`` below ``folder``. Raises `ConfigError` when there is nothing to check; ``fields``: what names
     ``folder``, ``assets`` and ``mirror`` there.
 
-    ``read_gold`` also opens the expected files that are in the asset folder, which takes a while for many of them.
+    ``read_gold`` also opens the expected files that are in the asset folder, which takes a while for many of them. ``tell``
+    receives the number of checked files and of all.
     """
     steps = ("give the folder that mirrors the files' host", "give the folder that holds a folder for each web site")
     for field, place, step in zip(fields[1:], (assets, mirror), steps, strict=True):
@@ -97,7 +99,11 @@ def check_folder(
         found = refusals(task, assets=Assets(assets), abilities=abilities, mirror=Mirror(mirror))
         return [*found, *(gold_faults(task, Assets(assets)) if read_gold else ())]
 
-    return Report(tuple(_check(path, folder, refused) for path in paths))
+    checked = []
+    for path in paths:
+        checked.append(_check(path, folder, refused))
+        tell(len(checked), len(paths))
+    return Report(tuple(checked))
 
 
 def _check(path: Path, folder: Path, refused: Callable[[TaskFile], list[Refusal]]) -> Checked:

@@ -46,7 +46,7 @@ def test_cell_is_made_once_and_kept(tmp_path: Path, capsys: pytest.CaptureFixtur
         cell = study.cell("a/b, seed 0", make, of=2, show=lambda found: f"value {found['value']}")
         assert cell["value"] == 7 and cell["cell"] == "a/b, seed 0"
     assert len(made) == 1
-    assert re.search(r"1 of 2: a/b, seed 0: value 7 \(\d+ s; about \d+ s left at this pace\)", capsys.readouterr().out)
+    assert re.search(r"1 of 2: a/b, seed 0: value 7 \(\d+ s; about \d+ s left\)", capsys.readouterr().out)
     study.write(make_page(), [cell], quick=True)
     head, line = (tmp_path / "out" / "data.csv").read_text().splitlines()
     assert head == "cell,value,took_s,commit,cpu,date" and re.match(r'"a/b, seed 0",7,[\d.]+,', line)
@@ -58,6 +58,28 @@ def test_cell_is_made_once_and_kept(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert '\n{"cell": "a/b, seed 0", ' in written  # a line for each
     assert data["cells"] == [{**cell, "rows": [{"share": 0.333333}, 2]}]
     assert data["machine"]["num_cores"] >= 1 and data["versions"]["commit"]
+
+
+def test_study_that_begins_with_results_prints_them_in_a_line_and_its_table_after_new_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def play() -> list[str]:
+        study = Study(tmp_path, name="x", settings={})
+        cells = []
+        for number in range(1, num_results + 1):
+            cells.append(study.cell(str(number), dict, of=num_results))
+            study.write(make_page(), cells, quick=False, is_last=number == num_results)
+        return [line for line in capsys.readouterr().out.splitlines() if line]
+
+    num_results = 2
+    lines = play()
+    assert not any("begins with" in line for line in lines) and sum("| one |" in line for line in lines) == 2
+    head, *table, end = play()
+    assert head == f"begins with 2 of 2 results: {tmp_path}" and table == [] and end.startswith("2 results: ")
+    num_results = 3
+    head, *lines = play()
+    assert head == f"begins with 2 of 3 results: {tmp_path}" and sum("| one |" in line for line in lines) == 1
+    assert lines[0].startswith("3 of 3: 3:")
 
 
 def test_page_names_where_else_results_are_from(tmp_path: Path) -> None:

@@ -96,9 +96,12 @@ def save_screen(path: Path, size: tuple[int, int] = (WIDTH, HEIGHT)) -> None:
 
 
 def imported(source: Path, out: Path, config: RunConfig, **wishes: Any) -> tuple[Tally, list[KeptEpisode]]:
-    told: list[str] = []
     images = wishes.pop("images", None)
-    tally = import_trajectories(source, out, config=config, images=images, wishes=Wishes(**wishes), tell=told.append)
+    shares: list[float] = []
+    tally = import_trajectories(
+        source, out, config=config, images=images, wishes=Wishes(**wishes), tell=lambda done, total: shares.append(done)
+    )
+    assert shares == sorted(shares) and 0 < shares[-1] <= 1
     return tally, list(read_episodes(out))
 
 

@@ -25,7 +25,7 @@ from computerrl.env_server.image.host import Progress
 from computerrl.env_server.tasks.osworld.families import READERS
 from computerrl.launch.run.local import make_model
 from computerrl.launch.setup import machine_setup, packages
-from computerrl.launch.setup.machine_setup import Report, run_setup
+from computerrl.launch.setup.machine_setup import USUAL_S, Report, run_setup
 from computerrl.launch.setup.package_plan import TORCH
 from computerrl.launch.setup.packages import LISTS, PackageStage, Stamp, pinned
 
@@ -153,6 +153,21 @@ def test_report_silence_is_broken_by_what_is_under_way_and_for_how_long(capsys: 
     assert beats == ["image: unpacking, 5 s", "image: unpacking, 10 s"]
 
 
+def test_report_time_left_is_unknown_at_first_and_then_that_of_the_longest_lane() -> None:
+    report = Report(begun=0.0, lanes=[("python packages", "model"), ("apptainer",), ("desktop image",)])
+    report.starts = {"python packages": 0.0, "apptainer": 0.0, "desktop image": 0.0}
+    assert report.left_s(10.0) is None
+    report.took_s["apptainer"] = 0.1  # It was there already, and tells nothing about the speed.
+    assert report.left_s(10.0) is None
+    report.took_s["python packages"], report.starts["model"] = 2 * USUAL_S["python packages"], 110.0
+    assert report.left_s(110.0) == pytest.approx(2 * USUAL_S["desktop image"] - 110)
+    assert report.left_s(120.0) == pytest.approx(2 * USUAL_S["desktop image"] - 120)
+    report.took_s["model"] = 2 * USUAL_S["model"]
+    assert report.left_s(10_000.0) is None  # The image takes longer than it should.
+    report.took_s["desktop image"] = 300.0
+    assert report.left_s(300.0) == 0.0
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 def test_report_stage_that_fills_the_disk_ends_with_what_to_do(code: int) -> None:
     def work(_: Progress) -> str:
@@ -225,4 +240,4 @@ def test_set_up_names_a_stage_that_is_silent_while_the_lanes_are_waited_for(
     monkeypatch.setattr(machine_setup.Report, "beat", noted)
     machine_setup.run_setup(image=None)
     assert beats
-    assert "model: begun" in capsys.readouterr().out
+    assert "model: begun, 0 s; 0 of 1 stages ready, time left unknown" in re.sub(r"\d+ s;", "0 s;", capsys.readouterr().out)

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from computerrl.common.config import RunConfig
 from computerrl.common.errors import ConfigError
 from computerrl.common.messages import RolloutOrder, VersionAnnouncement
+from computerrl.launch import progress
 from computerrl.launch.commands.simulate import simulate
 from computerrl.launch.simulation.actors import Fleet
 from computerrl.launch.simulation.calibrate import calibrate
@@ -305,10 +306,12 @@ def test_command_prints_answers_and_writes_them(tmp_path: Path) -> None:
 
 
 def test_command_shows_how_far_it_is_and_figures_apart_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("computerrl.launch.commands.simulate.PROGRESS_EVERY_S", 0.0)
+    monkeypatch.setattr(progress, "FIRST_S", 0.0)
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
+    monkeypatch.setattr(progress, "SILENCE_S", 0.0)
     words = ["quickstart", "--desktops", "4", "--actors", "1", "--hours", "0.5"]
     done = CliRunner().invoke(simulate, words, catch_exceptions=False)
-    assert "simulating as asked: 5" in done.stderr and "simulating 2 desktops an engine:" in done.stderr
+    assert "simulating as asked: 5" in done.stderr and "simulating 2 desktops an engine" in done.stderr
     assert "simulating" not in done.stdout and "bottleneck" in done.stdout
 
 
