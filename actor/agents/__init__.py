@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from computerrl.actor.agents.base import Agent
-from computerrl.common.config import RunConfig, played_by_teacher
+from computerrl.common.config import RunConfig, played_by_teacher, player_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,6 +67,4 @@ def make_teacher(config: RunConfig) -> Agent | None:
 def name_of_teacher(config: RunConfig) -> str:
     """Name of that agent: the model that it asks, or its kind; empty where there is none."""
     teacher = config.learner.recipe.teacher
-    if teacher is None:
-        return ""
-    return teacher.agent.kind if teacher.endpoint is None else teacher.endpoint.model or teacher.agent.kind
+    return "" if teacher is None else player_name(teacher.model_dump())

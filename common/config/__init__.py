@@ -36,6 +36,7 @@ from computerrl.common.config.run import (
     Wordings,
     load_config,
     played_by_teacher,
+    player_name,
 )
 from computerrl.common.config.site import NodeKind, SiteProfile, load_site
 
@@ -73,4 +74,5 @@ __all__ = [
     "load_site",
     "of_teacher",
     "played_by_teacher",
+    "player_name",
 ]

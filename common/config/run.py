@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -273,6 +273,12 @@ def played_by_teacher(config: RunConfig) -> RunConfig:
     """``config`` as a run whose episodes `learner.recipe.teacher` would play, in place of prompts and engine."""
     assert config.learner.recipe.teacher is not None, "the caller checked"
     return config.model_copy(update={"actor": as_teacher(config.actor, config.learner.recipe.teacher)})
+
+
+def player_name(player: Mapping[str, Any]) -> str:
+    """Name of the model that an agent asks at its endpoint, or the agent's kind. ``player``: the section `actor` or
+    `learner.recipe.teacher` of a resolved configuration, with an agent."""
+    return str((player.get("endpoint") or {}).get("model") or player["agent"]["kind"])
 
 
 def _combination_problems(config: RunConfig) -> list[Problem]:

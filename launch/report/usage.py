@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from computerrl.common.config import player_name
+
 _COUNTS = ("input_tokens", "output_tokens", "num_requests")
 
 
@@ -27,11 +29,6 @@ def usage_line(usage: Mapping[str, Any]) -> str:
     return f"{usage['num_requests']:,} requests, {usage['input_tokens']:,} tokens in, {usage['output_tokens']:,} out{cost}"
 
 
-def player_name(player: Mapping[str, Any], *, agent: Mapping[str, Any]) -> str:
-    """Name of the model that ``agent`` asks at the endpoint of ``player``, or the agent's kind."""
-    return str((player.get("endpoint") or {}).get("model") or agent["kind"])
-
-
 def demonstrators(episodes: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
     """Who showed the demonstrations among ``episodes`` -> how many (`num`), and how many of these succeeded (`num_successes`)."""
     found: dict[str, dict[str, int]] = {}
@@ -50,6 +47,6 @@ def teaching(config: Mapping[str, Any], episodes: Sequence[Mapping[str, Any]]) -
         return None
     shown = [episode for episode in episodes if episode["kind"] == "demonstration"]
     return {
-        "name": player_name(teacher, agent=teacher["agent"]),
+        "name": player_name(teacher),
         **count_usage(shown, teacher["agent"]),
     }

@@ -278,11 +278,11 @@ def write_evaluation(folder: Path) -> dict[str, Any]:
 
 def player_of(folder: Path, config: Mapping[str, Any]) -> dict[str, str | None]:
     """Model, endpoint and agent that played in run ``folder`` with ``config``; None: there was no server, no agent."""
-    from computerrl.launch.report.usage import player_name
+    from computerrl.common.config import player_name
 
     actor = config["actor"]
     endpoint, agent = (actor.get("endpoint") or {}).get("url"), (actor.get("agent") or {}).get("kind")
-    model = player_name(actor, agent=actor["agent"]) if agent else evaluated_model(folder) or config["model"]["name"]
+    model = player_name(actor) if agent else evaluated_model(folder) or config["model"]["name"]
     return {"model": model, "endpoint": endpoint, "agent": agent}
 
 
