@@ -42,7 +42,7 @@ def tasks_list(beginning: str, *, pixels: bool, as_json: bool) -> None:
     """List the task families: all, or those whose name starts with BEGINNING.
 
     With --pixels, families are left out that have no demonstrator, or one that calls applications instead of using mouse and
-    keyboard.
+    keyboard. Exit code 1: no family is left.
 
     \b
     computerrl tasks list

@@ -37,17 +37,17 @@ def test_site_loads_nothing_from_another_host(site: Path) -> None:
     assert not [target for target in loaded if target.startswith(("http:", "https:", "//"))]
 
 
-def commands(group: click.Group, path: str) -> Iterator[str]:
+def commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
     for name, command in group.commands.items():
         if not command.hidden:
-            yield f"{path} {name}"
+            yield f"{path} {name}", command
             if isinstance(command, click.Group):
                 yield from commands(command, f"{path} {name}")
 
 
 def test_site_has_every_command_and_the_classes_for_plug_ins(site: Path) -> None:
     page = (site / "reference" / "commands.html").read_text("utf-8")
-    assert not [path for path in commands(cli, "computerrl") if f'<section id="{path.replace(" ", "-")}">' not in page]
+    assert not [path for path, _ in commands(cli, "computerrl") if f'<section id="{path.replace(" ", "-")}">' not in page]
     page = (site / "reference" / "plugins.html").read_text("utf-8")
     names = ("learner.algorithms.Algorithm.prepare", "env_server.tasks.family.Family.build", "actor.agents.base.Agent.begin")
     assert not [name for name in (*names, "env_server.gym.DesktopEnv.reset") if f'id="computerrl.{name}"' not in page]
@@ -56,6 +56,14 @@ def test_site_has_every_command_and_the_classes_for_plug_ins(site: Path) -> None
 def test_site_has_the_pages_that_lie_beside_docs(site: Path) -> None:
     assert '<section id="add-an-algorithm">' in (site / "how-to" / "contributing.html").read_text("utf-8")
     assert 'href="../how-to/contributing.html"' in (site / "tutorials" / "algorithm.html").read_text("utf-8")
+
+
+def test_table_of_commands_whose_answer_may_be_no_is_that_of_their_help() -> None:
+    page = (ROOT / "docs" / "reference" / "exit-codes.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^\| `computerrl ([a-z -]+?)(?: NAME)?` \| \w", page, re.MULTILINE)
+    helps = {path: re.sub(r"\s+", " ", command.help or "") for path, command in commands(cli, "computerrl")}
+    told = [path for path, text in helps.items() if re.search(r"[Ee]xit code (is )?1\b|Exit code 0: .*? 1: ", text)]
+    assert [f"computerrl {name}" for name in shown] == sorted(told)
 
 
 def test_table_of_exit_codes_is_that_of_the_errors() -> None:
