@@ -39,12 +39,22 @@ if TYPE_CHECKING:
     from computerrl.common.errors import ComputerRLError
 
 
+def _print_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
+    """Print the version and end, where it is ``wanted``."""
+    if wanted:
+        from computerrl import SOURCE_ROOT
+        from computerrl.version import find_version
+
+        click.echo(f"computerrl {find_version(SOURCE_ROOT)}")
+        ctx.exit()
+
+
 @click.group(
     cls=SectionedGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog="CONFIG is a YAML file, or the name of one in configs/. `computerrl COMMAND --help` shows options and examples.",
 )
-@click.version_option(package_name="computerrl", message="computerrl %(version)s")
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version.")
 def cli() -> None:
     """Train language-model agents on real, contained desktops by online reinforcement learning.
 

@@ -14,6 +14,7 @@ Files whose checksum is right are kept: a bundle that was broken off goes on. Ap
 from __future__ import annotations
 
 import hashlib
+import io
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from computerrl.env_server.image.host import run_logged
 from computerrl.launch.progress import Tell, tell_nobody, tracked
 from computerrl.launch.setup.package_plan import torch_ways
 from computerrl.launch.setup.packages import LISTS, pinned
+from computerrl.version import RECORD_FILE, find_version
 
 SUMS_FILE, INSTALL_FILE, SOURCE_FILE = "SHA256SUMS", "install.sh", "source.tar.gz"
 _CHUNK = 1 << 20
@@ -104,13 +106,18 @@ def _torch_wheels(folder: Path, log: Path) -> None:
 
 
 def pack_source(out: Path) -> str:
-    """Write `SOURCE_FILE` into ``out``: what git tracks or, in a tree that git does not know, the packages."""
+    """Write `SOURCE_FILE` into ``out``: what git tracks or, in a tree that git does not know, the packages; and the version."""
     listed = subprocess.run(["git", "-C", SOURCE_ROOT, "ls-files", "-z"], capture_output=True, text=True, check=False)
     names = [name for name in listed.stdout.split("\0") if name] if listed.returncode == 0 else [*_PACKAGES, *_FILES]
     with tarfile.open(out / SOURCE_FILE, "w:gz", compresslevel=6) as archive:
         for name in names:
             if (SOURCE_ROOT / name).exists():
                 archive.add(SOURCE_ROOT / name, arcname=f"computerrl/{name}", filter=_clean)
+        if RECORD_FILE not in names:
+            record = f"Metadata-Version: 2.1\nName: computerrl\nVersion: {find_version(SOURCE_ROOT)}\n".encode()
+            member = tarfile.TarInfo(f"computerrl/{RECORD_FILE}")
+            member.size, member.mode = len(record), 0o644
+            archive.addfile(member, io.BytesIO(record))
     return f"{len(names)} files"
 
 
