@@ -1,11 +1,14 @@
-"""The tutorials, block by block as they are printed, in an empty folder, on real desktops. Those of a desktop (a page for people)
-and of Slurm are tried in test_desktop_page, test_gym_on_desktop and test_cluster_jobs."""
+"""The tutorials, block by block as they are printed, in an empty folder, on real desktops.
+
+Of a desktop's tutorial the program is run, and its page for people is tried in test_desktop_page. Of Slurm's the lines that need
+no cluster are run, the job with `--dry-run`; jobs are tried in test_cluster_jobs."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -41,8 +44,6 @@ def blocks(page: str) -> Iterator[Block]:
 
 def play(page: str, folder: Path, **environment: str) -> str:
     """Write the page's files and run its commands and programs in ``folder``; what they print."""
-    commands = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    env = {**os.environ, "PATH": commands, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", **environment}
     printed = []
     for block in blocks(page):
         if block.file is not None:
@@ -50,11 +51,18 @@ def play(page: str, folder: Path, **environment: str) -> str:
             (folder / block.file).write_text(block.text, encoding="utf-8")
             continue
         assert block.language in ("bash", "python"), block
-        command = ["bash", "-e", "-c", block.text] if block.language == "bash" else [sys.executable, "-c", block.text]
-        done = subprocess.run(command, cwd=folder, env=env, text=True, capture_output=True, timeout=2400)
-        assert done.returncode == 0, (block.text, done.stdout, done.stderr)
-        printed.append(done.stdout + done.stderr)
+        printed.append(run(block.text, block.language, folder, **environment))
     return "\n".join(printed)
+
+
+def run(text: str, language: str, folder: Path, **environment: str) -> str:
+    """Run ``text`` in ``folder``; what it prints."""
+    commands = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, "PATH": commands, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", **environment}
+    command = ["bash", "-e", "-c", text] if language == "bash" else [sys.executable, "-c", text]
+    done = subprocess.run(command, cwd=folder, env=env, text=True, capture_output=True, timeout=2400)
+    assert done.returncode == 0, (text, done.stdout, done.stderr)
+    return done.stdout + done.stderr
 
 
 def test_task_of_one_s_own_is_proven_and_trained(tmp_path: Path) -> None:
@@ -114,3 +122,21 @@ def test_run_is_read_with_every_command_of_its_page(tmp_path: Path) -> None:
     assert "Counter({" in said and "'demonstrated'" in said
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert (tmp_path / "episode.html").stat().st_size > 10_000
+
+
+def test_program_of_the_desktop_tutorial_solves_its_task(tmp_path: Path) -> None:
+    (program,) = [block.text for block in blocks("desktop") if block.language == "python"]
+    assert run(program, "python", tmp_path).splitlines()[-1].startswith("1.0 ")
+
+
+def test_first_job_of_the_slurm_tutorial_is_planned_as_printed(tmp_path: Path) -> None:
+    lines = [line for block in blocks("slurm") if block.language == "bash" for line in block.text.splitlines()]
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    (copy,) = [line for line in lines if line.startswith("cp ")]
+    run(copy, "bash", tmp_path)
+    (plan,) = [line for line in lines if line.startswith("computerrl plan ")]
+    (submit,) = [line.partition("#")[0] for line in lines if line.startswith("computerrl submit configs/")]
+    for line in (plan, f"{submit} --dry-run"):
+        said = run(line, "bash", tmp_path)
+        assert "# processes" in said and "#SBATCH" in said and "computerrl job runs/smoke" in said
+    assert not (tmp_path / "runs").exists()
