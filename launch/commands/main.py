@@ -272,7 +272,19 @@ def desktop(*, lists: bool, mcp: bool, as_json: bool, **options: Any) -> None:
 @click.option("--quick", is_flag=True, help="End within a minute, with a wider spread.")
 @click.option("--gpus", type=click.IntRange(1, 64), metavar="N", help="Of `gpu`: also check what needs N GPUs. Default: 1.")
 @click.option("--minutes", type=click.FloatRange(0.1, 120), metavar="N", help="Of `gpu`: time limit. Default: 4, with --gpus 8.")
-@click.option("--part", multiple=True, metavar="PART", help="Of `gpu`: run this part alone; may be given several times.")
+@click.option("--part", multiple=True, metavar="PART", help="Of `gpu`, `serve`: run this part alone; may be given several times.")
+@click.option(
+    "--osworld-server",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIR",
+    help="Of `serve`: measure the server in DIR (OSWorld's desktop_env/server) too, in the same desktop.",
+)
+@click.option(
+    "--server-packages",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIR",
+    help="Of `serve`: folder with the Python packages that this server imports.",
+)
 def bench(name: str | None, json_file: Path | None, *, quick: bool, **options: Any) -> None:
     """Run benchmark NAME and print its table. Without NAME, list the benchmarks.
 
@@ -283,6 +295,7 @@ def bench(name: str | None, json_file: Path | None, *, quick: bool, **options: A
     computerrl bench broker --help
     computerrl bench broker --quick
     computerrl bench gpu --gpus 4 --json gpu.json
+    computerrl bench serve --part controllers --osworld-server OSWorld/desktop_env/server
     """
     from computerrl.launch.commands.measure import run_bench
 
