@@ -110,6 +110,7 @@ def play_episode(
         steps=episode.all_steps(),
         reward=0.0 if failed else verdict.reward,
         success=verdict.success and not failed,
+        progress=verdict.progress if assignment.with_facts else None,
         end_reason=end_reason,
         final_screenshot=episode.observation.screenshot,
         actor=setting.actor,
@@ -177,6 +178,8 @@ class _Episode:
         """Number of the demonstrator's actions that were done in place of the policy's."""
         self._knows_targets = assignment.with_targets
         """Whether the demonstrator's next action is known to be right here: the policy's actions were its own so far."""
+        self._counts_facts = assignment.with_facts
+        """Whether the task's evaluator is asked before each step; no longer once it has counted no facts."""
         self.observation: Observation = first.observation
         self.steps: list[Step] = []
         self._unrecorded: Usage | None = None
@@ -231,12 +234,20 @@ class _Episode:
         observation = self.observation
         places = self._places(chosen)
         began = time.perf_counter()
+        progress = self._progress() if self._counts_facts else None
         target = self._target(chosen, places) if self._knows_targets else None
         acted = self._act(chosen) if self._assignment.num_patches is None else self._act_beside_demonstrator(chosen)
         desktop_s = time.perf_counter() - began + chosen.demonstrate_s
         self._num_invalid = 0 if acted.format_ok else self._num_invalid + 1
-        self._record(chosen, acted, seen=observation, desktop_s=desktop_s, places=places, target=target)
+        self._record(chosen, acted, seen=observation, desktop_s=desktop_s, places=places, target=target, progress=progress)
         return acted.end
+
+    def _progress(self) -> float | None:
+        """Share of the task's facts that hold now; None where its evaluator counts none."""
+        with self._setting.during("desktop"):
+            progress = self._desktops.evaluate(self._lease, goes_on=True).progress
+        self._counts_facts = progress is not None
+        return progress
 
     def _record(
         self,
@@ -247,6 +258,7 @@ class _Episode:
         desktop_s: float = 0.0,
         places: tuple[int, ...] = (),
         target: ElementTarget | None = None,
+        progress: float | None = None,
     ) -> None:
         """Add a step. ``seen``: the screen that it was chosen on; None: the present one.
 
@@ -276,6 +288,7 @@ class _Episode:
                 target=target,
                 state=seen.state,
                 usage=usage,
+                progress=progress,
             )
         )
 

@@ -141,6 +141,7 @@ class Assignments:
             time_limit_s=self._max_assignment_s,
             num_patches=order.num_patches,
             with_targets=order.with_targets,
+            with_facts=order.with_facts,
             shown_images=order.shown_images,
             next_task=self._next_task(),
         )

@@ -91,9 +91,10 @@ class DesktopClient:
         """The scripted demonstrator's next action."""
         return self._ask(DemonstrationRequest(lease=lease), Demonstration, self._step_timeout_s)
 
-    def evaluate(self, lease: Lease, final_action: FinalAction = "") -> Evaluation:
-        """Verdict on the desktop's state after ``final_action``."""
-        return self._ask(EvaluationRequest(lease=lease, final_action=final_action), Evaluation, self._evaluate_timeout_s)
+    def evaluate(self, lease: Lease, final_action: FinalAction = "", *, goes_on: bool = False) -> Evaluation:
+        """Verdict on the desktop's state after ``final_action``. ``goes_on``: see `EvaluationRequest.goes_on`."""
+        request = EvaluationRequest(lease=lease, final_action=final_action, goes_on=goes_on)
+        return self._ask(request, Evaluation, self._evaluate_timeout_s)
 
     def screenshot(self, ref: ScreenshotRef) -> bytes:
         """The encoded bytes of a screenshot of an observation. Raises `PictureError` for bytes of another hash or size than
@@ -199,6 +200,12 @@ def without_demonstrator(config: RunConfig, names: Sequence[str]) -> tuple[str, 
     """Those of the families ``names`` that have no demonstrator."""
     families = families_of(config.tasks)
     return tuple(name for name in names if not families[name].has_demonstrator)
+
+
+def without_facts(config: RunConfig, names: Sequence[str]) -> tuple[str, ...]:
+    """Those of the families ``names`` whose evaluators count no facts."""
+    families = families_of(config.tasks)
+    return tuple(name for name in names if not families[name].counts_facts)
 
 
 def memory_problem(config: DesktopConfig, *, available_mb: int | None = None) -> Problem | None:

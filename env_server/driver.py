@@ -137,6 +137,8 @@ class TaskInstance:
     sites: Callable[[str], SitePage | None] | None = None
     """``sites(address)`` is the answer of a copy of web sites, which the browser of the desktop shows; None: it has none. Called
     from any thread. None instead of a function: the task has no copy."""
+    counts_facts: bool = False
+    """Whether ``evaluate`` counts facts (`Evaluation.progress`). It must then change nothing: it is also run during episodes."""
     digest: Callable[[], str] | None = None
     """Hash of a foreign task's definition. Such a task is judged on an untouched desktop before an agent gets it
     (`env_server.judging.untouched`). None: the task belongs to one of the product's families."""

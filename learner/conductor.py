@@ -230,6 +230,7 @@ class LearnerLoop:
             update=self.state.update,
             num_patches=algorithm.num_patches if isinstance(algorithm, WantsGuidance) else None,
             with_targets=isinstance(algorithm, WantsTargets) and algorithm.wants_targets,
+            with_facts=self._rewards.wants_facts,
         )
 
     def _work_of(self, phase: recipe.Phase) -> PhaseWork:

@@ -120,6 +120,8 @@ class OrderBook:
             raise ProtocolError(f"order {order.order_id!r} is a {order.kind} order with {order.num_patches} patches")
         if order.with_targets and order.kind != "training":
             raise ProtocolError(f"order {order.order_id!r} is a {order.kind} order with targets, which only training ones have")
+        if order.with_facts and order.kind != "training":
+            raise ProtocolError(f"order {order.order_id!r} is a {order.kind} order with facts, which only training ones have")
         problem = curriculum.problem(order, max_group_size=_MAX_GROUP_SIZE)
         if problem:
             raise ProtocolError(f"order {order.order_id!r} {problem}")

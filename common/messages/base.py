@@ -37,6 +37,8 @@ Number = Annotated[int, Meta(ge=-(2**53), le=2**53)]
 MAX_PLACES = 16
 Places = Annotated[tuple[Number, ...], Meta(max_length=2 * MAX_PLACES)]
 """Pixels of a screen: x, y of at most 16 places."""
+Share = Annotated[float, Meta(ge=0, le=1)]
+"""Number from 0 to 1."""
 Seed = Annotated[int, Meta(ge=0, le=2**48)]
 """First seed of an order, at most 2^48; the seeds of its task instances count up from it."""
 Version = Annotated[int, Meta(ge=-1, lt=2**31)]

@@ -15,6 +15,7 @@ from computerrl.common.messages.base import (
     Number,
     Places,
     SettledBy,
+    Share,
     Text,
     Wire,
     cut_lines,
@@ -170,6 +171,8 @@ class EvaluationRequest(Wire, frozen=True):
     lease: Lease
     final_action: FinalAction = ""
     """Action that ended the episode; empty when a limit or the task itself ended it."""
+    goes_on: bool = False
+    """Whether the episode goes on, and only its facts are wanted. An evaluator that counts none is not run then: it may act."""
 
 
 class Evaluation(Wire, frozen=True):
@@ -179,6 +182,9 @@ class Evaluation(Wire, frozen=True):
     success: bool
     detail: str
     """One line for people that names the facts that were compared."""
+    progress: Share | None = None
+    """Share of the facts to be changed that are as wanted, less those broken beside them, and at least 0: 0 at the start, and 1
+    only for a success. None: the evaluator counts no facts."""
 
 
 class LeaseRelease(Wire, frozen=True):

@@ -21,6 +21,7 @@ from computerrl.common.messages.base import (
     OrderKind,
     Places,
     SettledBy,
+    Share,
     Version,
     Wire,
     take_arrays,
@@ -137,6 +138,9 @@ class Step(Wire, frozen=True):
     before. Empty: unknown."""
     usage: Usage | None = None
     """Tokens that an agent's model took for the step. None: no agent played, or its server counts nothing."""
+    progress: Share | None = None
+    """Share of the task's facts that held when the action was chosen (`Evaluation.progress`). None: the order asks for none, or
+    the task's evaluator counts none."""
 
     def __post_init__(self) -> None:
         take_arrays(self, _STEP_ARRAYS)
@@ -185,9 +189,13 @@ class Trajectory(Wire, frozen=True):
     wait_s: float
     """Time in this episode's slot that was neither desktop nor generation, such as waiting for an assignment."""
 
+    progress: Share | None = None
+    """Share of the task's facts that hold in the end, as `Step.progress`."""
     total_reward: float | None = None
     """Weighted sum of `learner.rewards`, set by the learner before it trains. None: on the wire, and where the evaluator's
     success alone counts."""
+    earned_before: tuple[float, ...] = ()
+    """Part of ``total_reward`` that was earned before each step, set by the learner with it. Empty: all is earned in the end."""
 
     @property
     def num_bytes(self) -> int:

@@ -91,6 +91,8 @@ class RolloutOrder(Wire, frozen=True):
     with_targets: bool = False
     """Whether the steps of training episodes record the element at which the demonstrator would point (`Step.target`). It
     changes nothing in the episode."""
+    with_facts: bool = False
+    """Whether training episodes record how many of the task's facts hold at each step (`Step.progress`)."""
     curriculum: CurriculumPlan = CurriculumPlan()
     """Rules for training orders without end; all other orders play every family alike."""
     split: Split | None = None
@@ -164,6 +166,8 @@ class Assignment(Wire, frozen=True):
     """`RolloutOrder.num_patches` of the order."""
     with_targets: bool = False
     """`RolloutOrder.with_targets` of the order."""
+    with_facts: bool = False
+    """`RolloutOrder.with_facts` of the order."""
     shown_images: ShownImages = "own"
     """`RolloutOrder.shown_images` of the order."""
     next_task: TaskRef | None = None

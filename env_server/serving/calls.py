@@ -167,10 +167,12 @@ def evaluate(message: EvaluationRequest, *, setting: TaskSetting, timings: Mappi
 
     def work(worker: DesktopWorker) -> Message:
         session = _session(worker, message.lease)
+        if message.goes_on and not session.instance.counts_facts:
+            return Evaluation(reward=0.0, success=False, detail="its evaluator counts no facts")
         with timings["evaluate"].measure():
             verdict = _verdict(worker, session.task, session.instance, message.final_action, setting.judge)
         if message.final_action == "fail" and not session.instance.judges_giving_up:
-            return Evaluation(reward=0.0, success=False, detail="given up, though the task can be done")
+            return msgspec.structs.replace(verdict, reward=0.0, success=False, detail="given up, though the task can be done")
         return verdict
 
     return work

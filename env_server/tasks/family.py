@@ -50,6 +50,8 @@ class Family:
     """Is it played when a configuration names no families?"""
     more_apps: frozenset[str] = frozenset()
     """Applications it needs besides ``app``."""
+    counts_facts: bool = False
+    """Do its evaluators count the facts that an episode has brought about (`TaskInstance.counts_facts`)?"""
     needs_tools: bool = False
     """Does it need programs that only the image `osworld` has?"""
 

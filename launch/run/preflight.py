@@ -71,7 +71,7 @@ class PreflightFailed(ComputerRLError):
 def run_preflight(config: RunConfig, *, machine: Machine | None = None) -> None:
     """Raise `PreflightFailed` with all findings, or return. What would be wasted on one machine is noted on stderr."""
     require(config, CHECKS, machine=machine)
-    for note in (idle_desktops(config), unpaid_families(config)):
+    for note in (idle_desktops(config), unpaid_families(config), families_without_milestones(config)):
         if note is not None:
             print(f"note: {note}", file=sys.stderr, flush=True)
 
@@ -96,6 +96,18 @@ def unpaid_families(config: RunConfig) -> str | None:
     if not lacking:
         return None
     return f"no grounding reward is paid on {', '.join(lacking)}: they have no demonstrator that knows where to point"
+
+
+def families_without_milestones(config: RunConfig) -> str | None:
+    """A sentence on the families that the reward `milestones` has no score for, where a run has that reward; else None."""
+    from computerrl.env_server.client import family_names, without_facts
+
+    if not any(reward.name == "milestones" for reward in config.learner.rewards):
+        return None
+    lacking = without_facts(config, family_names(config))
+    if not lacking:
+        return None
+    return f"no milestones are paid on {', '.join(lacking)}: their evaluators count no facts; other rewards are paid as usual"
 
 
 def check_packages(config: RunConfig, _machine: Machine) -> list[Finding]:

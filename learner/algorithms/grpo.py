@@ -82,8 +82,8 @@ class GRPO:
         return table.whole_n & ((table.age_n <= self._age_bound) | table.replayed_n)
 
     def rewards(self, table: StepTable) -> np.ndarray:
-        """[n] float64: what each step earned."""
-        return step_rewards(earned=table.earned_n, format_ok=table.format_n, format_penalty=self.options.format_penalty)
+        """[n] float64: what each step earned, and those after it."""
+        return step_rewards(earned=table.returns_n, format_ok=table.format_n, format_penalty=self.options.format_penalty)
 
     def advantages(self, rewards_n: np.ndarray, table: StepTable) -> np.ndarray:
         """[n] float64, exactly 0 where there is no signal."""

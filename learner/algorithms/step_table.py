@@ -103,6 +103,13 @@ class StepTable:
         return self.of_trajectory(self.earned_T.tolist())
 
     @property
+    def returns_n(self) -> np.ndarray:
+        """[n] float64, the part of the trajectory's reward that was not earned before the step."""
+        before = [one.earned_before for one in self.trajectories]
+        both = zip(self.trajectory_n.tolist(), self.position_n.tolist(), strict=True)
+        return self.earned_n - np.array([before[i][place] if before[i] else 0.0 for i, place in both], dtype=np.float64)
+
+    @property
     def keys(self) -> list[tuple[int, int]]:
         """[n] (index into ``trajectories``, place in that trajectory)."""
         return list(zip(self.trajectory_n.tolist(), self.position_n.tolist(), strict=True))

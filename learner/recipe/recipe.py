@@ -63,10 +63,11 @@ class OrderPlan:
         update: int = 0,
         num_patches: int | None = None,
         with_targets: bool = False,
+        with_facts: bool = False,
     ) -> RolloutOrder:
         """The order, for actors with at least ``policy_version``; placed after ``update`` RL updates. ``num_patches``: where the
         algorithm wants training episodes played beside the demonstrator. ``with_targets``: where it wants to know the elements at
-        which the demonstrator would point."""
+        which the demonstrator would point. ``with_facts``: where a reward wants to know which of the task's facts hold."""
         return RolloutOrder(
             order_id=self.order_id,
             kind=self.kind,
@@ -79,6 +80,7 @@ class OrderPlan:
             min_policy_version=-1 if self.kind == "demonstration" else policy_version,
             num_patches=num_patches if self.kind == "training" else None,
             with_targets=with_targets and self.kind == "training",
+            with_facts=with_facts and self.kind == "training",
             curriculum=_curriculum(config, update) if self.kind == "training" else CurriculumPlan(),
             split=self.split,
             shown_images=self.shown_images,

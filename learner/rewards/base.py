@@ -35,6 +35,9 @@ class RewardSetting:
 class Reward:
     """A reward of whole episodes. One instance serves a run; its methods are called from one thread."""
 
+    wants_facts = False
+    """Whether training episodes count the facts of their tasks for it (`RolloutOrder.with_facts`)."""
+
     def __init__(self, options: Mapping[str, Any], setting: RewardSetting) -> None:
         """Raises `ConfigError` for options that it does not know or cannot take."""
 
@@ -49,6 +52,12 @@ class Reward:
     def score(self, trajectory: Trajectory) -> float:
         """What the episode earns. Raises `RewardUnknown`."""
         raise NotImplementedError
+
+    def earned_before(self, trajectory: Trajectory) -> Sequence[float]:
+        """Part of `score` that was earned before each step, where a step is paid only for what comes after it. Called after
+        `score`, which raised nothing. Empty: all steps are paid alike."""
+        del trajectory
+        return ()
 
     def metrics(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         """Figures of an update on ``trajectories``, which were scored before, for metrics.jsonl."""

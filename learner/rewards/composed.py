@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from computerrl.common import log
 from computerrl.common.config import RewardConfig
 from computerrl.common.errors import ComputerRLError, ConfigError, Problem
-from computerrl.common.messages import TrajectoryGroup
+from computerrl.common.messages import Trajectory, TrajectoryGroup
 from computerrl.common.plugins import load_named, option_problems, registered
 from computerrl.learner.rewards.base import Reward, RewardSetting, RewardUnknown
 
@@ -32,6 +32,7 @@ REWARDS: dict[str, str] = {
     "length": "computerrl.learner.rewards.plain:Length",
     "step": "computerrl.learner.rewards.plain:Steps",
     "judge": "computerrl.learner.rewards.judge:Judge",
+    "milestones": "computerrl.learner.rewards.milestones:Milestones",
 }
 """Name -> `module:Class`."""
 
@@ -50,6 +51,11 @@ class Rewards:
 
     def __init__(self, parts: Sequence[Weighed]) -> None:
         self._parts = tuple(parts)
+
+    @property
+    def wants_facts(self) -> bool:
+        """Does a reward need to know which facts of its task an episode has brought about?"""
+        return any(part.reward.wants_facts for part in self._parts)
 
     @classmethod
     def of(cls, configs: Sequence[RewardConfig], setting: RewardSetting, *, algorithm: object) -> Rewards:
@@ -92,8 +98,12 @@ class Rewards:
             ]
             for name, values in scores.items():
                 known[name] += values
-            both = zip(group.trajectories, totals, strict=True)
-            paid.append(replace(group, trajectories=tuple(replace(one, total_reward=float(total)) for one, total in both)))
+            parts = [part for part in self._parts if part.name in scores]
+            made = [
+                replace(one, total_reward=float(total), earned_before=_earned_before(parts, one))
+                for one, total in zip(group.trajectories, totals, strict=True)
+            ]
+            paid.append(replace(group, trajectories=tuple(made)))
         if unknown:
             log.get_logger().warning("reward.unknown", reasons=dict(unknown))
         trajectories = [one for group in groups for one in group.trajectories]
@@ -126,6 +136,18 @@ def _scores(part: Weighed, group: TrajectoryGroup, unknown: Counter[str]) -> lis
             reason = f"{part.name!r} cannot score {trajectory.trajectory_id}: {type(error).__name__}: {error}"
             raise ConfigError([Problem("learner.rewards", reason, "correct its score(trajectory)")]) from error
     return scores if len(scores) == len(group.trajectories) else None
+
+
+def _earned_before(parts: Sequence[Weighed], trajectory: Trajectory) -> tuple[float, ...]:
+    """See `Trajectory.earned_before`. Raises `ConfigError` for a reward that gives too few or too many."""
+    found = [(part, values) for part in parts if (values := part.reward.earned_before(trajectory))]
+    for part, values in found:
+        if len(values) != len(trajectory.steps):
+            of_steps = f"the {len(trajectory.steps)} steps of {trajectory.trajectory_id}"
+            reason = f"{part.name!r} gives {len(values)} numbers for {of_steps}"
+            raise ConfigError([Problem("learner.rewards", reason, "correct its earned_before(trajectory)")])
+    weighed = [[part.weight * value for value in values] for part, values in found]
+    return tuple(map(sum, zip(*weighed, strict=True)))
 
 
 def _is_plain(configs: Sequence[RewardConfig]) -> bool:

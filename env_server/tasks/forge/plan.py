@@ -7,7 +7,7 @@ instance is made: openpyxl and its kin take a second.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,6 +72,7 @@ class Forged:
             self.play(self.solution),
             calls_applications=any(isinstance(move, Action) and calls_application(move.name) for move in self.solution),
             demonstrate_by_hand=None if self.by_hand is None else self.play(self.by_hand),
+            counts_facts=True,
         )
 
     def play(self, script: Sequence[Move]) -> Callable[[str, Observation, Sequence[Action], Getter], Action]:
@@ -86,25 +87,56 @@ class Forged:
         return demonstrate
 
     def evaluate(self, get: Getter) -> Evaluation:
-        """Success when all files are as wanted."""
-        wrong: list[str] = []
+        """Success when all files are as wanted; the progress follows from how many facts differ, now and at the start."""
+        wrong = self._differences(get)
+        if not wrong.texts:
+            return Evaluation(reward=1.0, success=True, detail="as wanted", progress=1.0)
+        num_facts = self._differences(self._start).num_facts
+        left_out = len(wrong.texts) - _MAX_DETAILS
+        detail = "; ".join(wrong.texts[:_MAX_DETAILS]) + (f"; and {left_out} more" if left_out > 0 else "")
+        # A file that is lost holds no fact any more, whatever it held.
+        progress = 0.0 if wrong.is_lost or not num_facts else max(0.0, 1.0 - wrong.num_facts / num_facts)
+        return Evaluation(reward=0.0, success=False, detail=detail[:400], progress=progress)
+
+    def _start(self, kind: str, path: str = "") -> Any:
+        """What a getter finds before the first action."""
+        if kind == "folder_listing":
+            return sorted(_with_folders_above(self.files) | {f"{folder}/" for folder in self.folders})
+        return self.files.get(path) if kind == "file_bytes" else None
+
+    def _differences(self, get: Callable[..., Any]) -> _Differences:
+        """Between what is wanted and what ``get`` finds."""
+        texts: list[str] = []
+        paths = _Paths()
+        num_facts, is_lost = 0, False
         wanted = {**self.files, **self.wanted()}
         for path, data in wanted.items():
-            wrong += [f"{path}: {text}" for text in self._compare(path, data, get("file_bytes", path=path))]
+            found = get("file_bytes", path=path)
+            wrong, is_whole = self._compare(path, data, found)
+            texts += [f"{path}: {text}" for text in wrong]
+            if data is None or found is None:
+                paths.add(len(wrong), is_missing=found is None)
+            else:
+                num_facts += len(wrong)
+            is_lost |= is_whole and path in self.files
+        num_facts += paths.num_facts
         if self.is_listing_exact:
-            wrong += self._compare_listing(wanted, get("folder_listing"))
+            paths = _Paths()
+            for path, is_missing in self._compare_listing(wanted, get("folder_listing")):
+                texts.append(f"{path}: {'missing' if is_missing else 'not asked for'}")
+                paths.add(1, is_missing=is_missing)
+            num_facts += paths.num_facts
         if self.result is not None:
-            wrong += differences({"page": self.result}, {"page": get("web_result")})
-        detail = "; ".join(wrong[:_MAX_DETAILS]) + (
-            f"; and {len(wrong) - _MAX_DETAILS} more" if len(wrong) > _MAX_DETAILS else ""
-        )
-        return Evaluation(reward=float(not wrong), success=not wrong, detail=detail[:400] or "as wanted")
+            of_page = differences(_page_facts(self.result), _page_facts(get("web_result")))
+            texts, num_facts = texts + of_page, num_facts + len(of_page)
+        return _Differences(texts, num_facts, is_lost)
 
-    def _compare(self, path: str, wanted: bytes | None, found: bytes | None) -> list[str]:
+    def _compare(self, path: str, wanted: bytes | None, found: bytes | None) -> tuple[list[str], bool]:
+        """What differs in a file, and whether it is missing or unreadable as a whole."""
         if wanted == found:
-            return []
+            return [], False
         if wanted is None or found is None:
-            return ["must be gone" if wanted is None else "is gone"]
+            return ["must be gone" if wanted is None else "is gone"], found is None
         try:
             expected = facts_of(path, wanted)
         except UnreadableFile as error:
@@ -112,14 +144,57 @@ class Forged:
         try:
             actual = facts_of(path, found)
         except UnreadableFile as error:
-            return [str(error)]
-        return differences(expected, actual, checks=self.checks)
+            return [str(error)], True
+        return differences(expected, actual, checks=self.checks), False
 
-    def _compare_listing(self, wanted: Mapping[str, bytes | None], found: Sequence[str]) -> list[str]:
-        paths = {path for path, data in wanted.items() if data is not None}
-        above = {f"{path[:index]}/" for path in paths for index, char in enumerate(path) if char == "/"}
-        expected = paths | above | {f"{folder}/" for folder in self.folders}
-        return [f"{path}: {'missing' if path in expected else 'not asked for'}" for path in sorted(expected ^ set(found))]
+    def _compare_listing(self, wanted: Mapping[str, bytes | None], found: Sequence[str]) -> list[tuple[str, bool]]:
+        """Paths that are there or not, unlike what is wanted, each with whether it is missing."""
+        paths = [path for path, data in wanted.items() if data is not None]
+        expected = _with_folders_above(paths) | {f"{folder}/" for folder in self.folders}
+        return [(path, path in expected) for path in sorted(expected ^ set(found))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Differences:
+    """Between what is wanted and what there is."""
+
+    texts: Sequence[str]
+    """For people."""
+    num_facts: int
+    """Number of facts that are not as wanted."""
+    is_lost: bool
+    """Whether a file that was there at the start, and is wanted, is missing or unreadable."""
+
+
+@dataclass(slots=True)
+class _Paths:
+    """Paths that should not be there, and paths that are missing. Deleting what is to be moved, or copying it, mends one kind and
+    not the other: so the larger number counts."""
+
+    num_missing: int = 0
+    num_extra: int = 0
+
+    def add(self, number: int, *, is_missing: bool) -> None:
+        """Count ``number`` more."""
+        if is_missing:
+            self.num_missing += number
+        else:
+            self.num_extra += number
+
+    @property
+    def num_facts(self) -> int:
+        return max(self.num_missing, self.num_extra)
+
+
+def _with_folders_above(paths: Iterable[str]) -> set[str]:
+    """``paths`` and all folders that they are in."""
+    names = set(paths)
+    return names | {f"{path[:index]}/" for path in names for index, char in enumerate(path) if char == "/"}
+
+
+def _page_facts(result: object) -> Facts:
+    """Each field of what a page says; a fact of its own where it is no table."""
+    return {f"page {name}": value for name, value in result.items()} if isinstance(result, dict) else {"page": result}
 
 
 def facts_of(path: str, data: bytes) -> Facts:
@@ -179,6 +254,7 @@ def forge_family(
         build=lambda rng: forge(rng, levels[0]).task(),
         drivers=REAL_DRIVERS,
         is_default=False,
+        counts_facts=True,
         forge=forge,
         levels=levels,
     )

@@ -166,7 +166,7 @@ class FakeDesktops:
         self._call("demonstrate")
         return Demonstration("click(1)" if len(self.actions) < 1 else "done()", "script")
 
-    def evaluate(self, lease: Lease, final_action: FinalAction = "") -> Evaluation:
+    def evaluate(self, lease: Lease, final_action: FinalAction = "", *, goes_on: bool = False) -> Evaluation:
         self._call("evaluate")
         won = final_action != "fail"
         return Evaluation(float(won), won, "clicked")

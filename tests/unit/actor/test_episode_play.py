@@ -13,7 +13,7 @@ from computerrl.actor.choosing import EpisodeSetting
 from computerrl.actor.engines.base import Completion, GenerationRequest
 from computerrl.actor.episode import EpisodeAborted, play_episode
 from computerrl.common.errors import DesktopBroken, EngineFailed, LeaseRefused, PeerTimeout, TaskFailed
-from computerrl.common.messages import Demonstration, ElementTarget, Lease, Trajectory
+from computerrl.common.messages import Demonstration, ElementTarget, Evaluation, FinalAction, Lease, Trajectory
 from tests.support.data.actor_data import (
     FakeDesktops,
     ScriptedEngine,
@@ -184,6 +184,23 @@ def test_episode_with_targets_records_where_the_demonstrator_would_point_and_no_
     assert [step.target for step in plain.steps] == [None, None]
     for one, other in zip(engine.requests, without.requests, strict=True):
         assert one.prompt_tokens.tolist() == other.prompt_tokens.tolist()
+
+
+@pytest.mark.parametrize(("progress", "num_asked"), [(0.5, 3), (None, 2)])
+def test_episode_with_facts_records_their_share_before_each_step_and_in_the_end(progress: float | None, num_asked: int) -> None:
+    class Counting(FakeDesktops):
+        def evaluate(self, lease: Lease, final_action: FinalAction = "", *, goes_on: bool = False) -> Evaluation:
+            verdict = super().evaluate(lease, final_action, goes_on=goes_on)
+            done = progress is not None and len(self.actions) > 0
+            return replace_fields(verdict, progress=progress and progress * done if goes_on else progress)
+
+    assignment = replace_fields(make_assignment(), with_facts=True)
+    desktops, answers = Counting(), ("click(1)\n", "done()\n")
+    trajectory = play_episode(assignment, desktops, ScriptedEngine(*answers), make_prompt(), setting=SETTING)
+    assert [step.progress for step in trajectory.steps] == [progress and 0.0, progress] and trajectory.progress == progress
+    assert desktops.calls.count("evaluate") == num_asked, "a task without facts is asked once, and judged in the end"
+    plain = play(without := Counting(), ScriptedEngine(*answers))
+    assert without.calls.count("evaluate") == 1 and plain.progress is None
 
 
 def test_the_state_of_a_step_is_what_the_screen_shows_whatever_numbers_it_has() -> None:

@@ -371,16 +371,18 @@ def test_order_placed_and_closed_before_either_is_on_disk_is_refused_when_applie
         {"num_per_family": -1},
         {"num_patches": -1},
         {"kind": "evaluation", "num_per_family": 1, "with_targets": True},
+        {"kind": "evaluation", "num_per_family": 1, "with_facts": True},
     ],
 )
 def test_impossible_order_is_an_error(desk: Desk, changes: dict[str, object]) -> None:
     assert isinstance(desk.ask(order(**changes)), ErrorReply)
 
 
-def test_order_with_targets_hands_them_on_to_its_assignments(desk: Desk) -> None:
-    assert isinstance(desk.ask(order(with_targets=True)), Ack)
+@pytest.mark.parametrize("wish", ["with_targets", "with_facts"])
+def test_order_with_a_wish_hands_it_on_to_its_assignments(desk: Desk, wish: str) -> None:
+    assert isinstance(desk.ask(order(**{wish: True})), Ack)
     granted = desk.assign()
-    assert isinstance(granted, Assignment) and granted.with_targets
+    assert isinstance(granted, Assignment) and getattr(granted, wish)
 
 
 def test_closing_an_unknown_order_is_an_error(desk: Desk) -> None:

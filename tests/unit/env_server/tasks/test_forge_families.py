@@ -57,6 +57,23 @@ def test_family_untouched_zero_right_file_one_near_miss_zero(family: ForgeFamily
 
 
 @EVERY
+def test_family_progress_rises_from_zero_to_one_and_no_loss_of_files_raises_it(family: ForgeFamily) -> None:
+    assert family.counts_facts and family.make(0).counts_facts
+    for seed in SEEDS:
+        forged = family.forged(seed)
+        assert forged.evaluate(after(forged, {})).progress == 0.0
+        assert forged.evaluate(after(forged, forged.wanted(), forged.result)).progress == 1.0
+        nearly = forged.evaluate(after(forged, forged.nearly(), forged.near_result))
+        assert nearly.progress is not None and nearly.progress < 1.0
+        # What is to be deleted may be deleted; all else is lost.
+        kept = {path for path in forged.files if forged.wanted().get(path, b"") is not None}
+        if kept:
+            emptied = forged.evaluate(getter({}, tuple(forged.folders), forged.near_result))
+            broken = forged.evaluate(after(forged, dict.fromkeys(kept, b"\0")))
+            assert emptied.progress == 0.0 and broken.progress == 0.0, (seed, emptied.detail, broken.detail)
+
+
+@EVERY
 def test_family_same_seed_same_bytes_other_seeds_differ(family: ForgeFamily) -> None:
     first, again = family.forged(5), family.forged(5)
     assert (first.instruction, first.files, first.folders) == (again.instruction, again.files, again.folders)

@@ -211,6 +211,14 @@ def test_families_that_earn_no_grounding_reward_are_named() -> None:
     assert preflight.unpaid_families(config(learner=learner, tasks=families)) is None
 
 
+def test_families_without_milestones_are_named_where_these_are_paid() -> None:
+    families = {"families": ["web-click-button", "forge-files-pack"]}
+    rewards = [{"name": "evaluator"}, {"name": "milestones"}]
+    note = preflight.families_without_milestones(config(learner={"rewards": rewards}, tasks=families))
+    assert note is not None and "web-click-button" in note and "forge-files-pack" not in note
+    assert preflight.families_without_milestones(config(tasks=families)) is None
+
+
 def test_device_cuda_without_driver_is_found() -> None:
     findings = preflight.check_device(config(learner={"device": "cuda", "weight_backend": "nccl"}), MACHINE)
     assert [finding.problem.field for finding in findings] == ["learner.device", "learner.weight_backend"]
