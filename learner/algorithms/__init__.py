@@ -94,6 +94,7 @@ ALGORITHMS: dict[str, str] = {
     "grounding": "computerrl.learner.algorithms.grounding:Grounding",
     "vcpo": "computerrl.learner.algorithms.vcpo:VCPO",
     "distillation": "computerrl.learner.algorithms.distillation:Distillation",
+    "self_distillation": "computerrl.learner.algorithms.self_distillation:SelfDistillation",
 }
 """Name -> `module:Class`."""
 

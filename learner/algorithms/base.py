@@ -76,6 +76,8 @@ class TrainBatch:
     """[S] float32 arrays: weight of abs(log pi_t - log pi_p) of each token beside its advantage, for KL-Cov."""
     start_logprobs: tuple[np.ndarray, ...] | None = None
     """[S] float32 arrays: log-prob of each action token under the weights at the start of the update, after a first look."""
+    hints: tuple[np.ndarray, ...] | None = None
+    """[S] int32 arrays: tokens that are shown before the prompt of each step, for `FirstLook.hinted_logprobs`."""
     left_out_nll: float = 0.0
     """Sum of -log pi_b over the action tokens that are not computed: an estimate of their share of the entropy."""
     left_out_tokens: int = 0
@@ -131,6 +133,7 @@ class TrainBatch:
             token_weight_S=self.token_weight_S[members],
             replayed_S=self.replayed_S[members],
             step_S=self.step_S[members],
+            hints=None if self.hints is None else some(self.hints),
             left_out={**self.left_out, **dict.fromkeys(gone, reason)},
             **per_token,
         )
@@ -215,6 +218,8 @@ class FirstLook:
     score_norms_T: np.ndarray | None = None
     """[len(trajectory_ids)] float64, norm of the gradient of the log-probability of the action tokens of each trajectory's
     samples; NaN for a trajectory without samples. For an algorithm that `WantsScores`."""
+    hinted_logprobs: tuple[np.ndarray, ...] | None = None
+    """Log-probs of the same tokens after `TrainBatch.hints`, where the batch has any."""
 
 
 Need = Literal["proximal_logprobs", "reference_logprobs"]

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from msgspec.structs import replace as msgspec_replace
 
 from computerrl.common.messages import Step
 from computerrl.learner.algorithms import FirstLook, LossBatch, LossResult, PolicyOutputs, TrainBatch
@@ -112,7 +113,9 @@ class Passes:
             return tuple(found[f"{name}/{i}"] for i in range(len(batch.samples)))
 
         values = of("values") if self._value_head is not None else None
-        return FirstLook(of("logprobs"), of("entropy"), values, self._score_norms(batch) if with_scores else None)
+        scores = self._score_norms(batch) if with_scores else None
+        hinted = None if batch.hints is None else self.look(_after_hints(batch), with_scores=False).logprobs
+        return FirstLook(of("logprobs"), of("entropy"), values, scores, hinted)
 
     def _score_norms(self, batch: TrainBatch) -> np.ndarray:
         """See `FirstLook.score_norms_T`."""
@@ -216,6 +219,14 @@ class Passes:
     def _forward(self, item: PackPass) -> PackOutputs:
         temperature = self._algorithm.temperature
         return self._policy.forward(item.pack, temperature=temperature, tensors=item.tensors, hidden=item.hidden)
+
+
+def _after_hints(batch: TrainBatch) -> TrainBatch:
+    """``batch`` whose prompts begin with its hints."""
+    assert batch.hints is not None
+    both = zip(batch.samples, batch.hints, strict=True)
+    samples = [msgspec_replace(step, prompt_tokens=np.concatenate([hint, step.prompt_tokens])) for step, hint in both]
+    return replace(batch, samples=tuple(samples), hints=None)
 
 
 def _flat(minibatches: Iterable[Sequence[PackPass]]) -> Iterable[PackPass]:

@@ -190,7 +190,7 @@ EXPECTED = {
     "vcpo": (each_group(of_trajectories), per_token_of_trajectory),
 }
 REFINED = {"dart", "ppo", "vtrace", "digirl"}
-CHOOSING = {"grpo_roc", "ui_s1"}
+CHOOSING = {"grpo_roc", "ui_s1", "self_distillation"}
 STATES = {"gigpo"}
 """Compared in test_algorithms_family: of random batches here no two steps share a state."""
 
