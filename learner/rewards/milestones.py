@@ -56,7 +56,8 @@ class Milestones(Reward):
         """Of the state before each step, and after the last one. Raises `RewardUnknown` where a fact was not counted."""
         if not trajectory.steps:
             raise RewardUnknown("no_steps")
-        known = [progress for one in (*trajectory.steps, trajectory) if (progress := one.progress) is not None]
-        if len(known) <= len(trajectory.steps):
+        shares = [*(step.progress for step in trajectory.steps), trajectory.progress]
+        known = [share for share in shares if share is not None]
+        if len(known) < len(shares):
             raise RewardUnknown(f"no_facts_{trajectory.task.family}")
         return [*known[:-1], 0.0] if self._options.terminal == "zero" else known
