@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 import time
@@ -25,15 +26,17 @@ from computerrl.common.errors import (
     SetupError,
     TaskFailed,
 )
-from computerrl.common.messages import Ack, Action, Observation, StepRequest, StepResult, TaskRef
+from computerrl.common.messages import Ack, Action, Evaluation, Observation, StepRequest, StepResult, TaskRef
 from computerrl.common.wire.transport import LocalChannel
 from computerrl.env_server.client import DesktopClient
-from computerrl.env_server.driver import DesktopDriver, TaskInstance
+from computerrl.env_server.driver import DesktopDriver, Getter, TaskInstance
 from computerrl.env_server.drivers import memory
 from computerrl.env_server.drivers.scripted import ScriptedDriver
 from computerrl.env_server.judging.judge import JudgeInPlace
+from computerrl.env_server.serving import calls
 from computerrl.env_server.serving.fleet import ServiceTimes
 from computerrl.env_server.serving.service import DesktopService
+from computerrl.env_server.tasks import task_instance
 
 CONFIG = DesktopConfig(
     driver="scripted", observation="tree", num_desktops=2, step_deadline_s=10.0, reset_deadline_s=10.0, lease_time_limit_s=30.0
@@ -152,6 +155,39 @@ def test_episode_through_messages_is_rewarded() -> None:
         assert metrics["env_server/desktops_ready"] == 2.0 and metrics["env_server/restarts"] == 0.0
         assert metrics["env_server/step_p50_s"] > 0.0 and metrics["env_server/reset_p50_s"] > 0.0
         assert service.note() == "desktops: 2 idle"
+
+
+class FactCounter(JudgeInPlace):
+    """Counts its judgements, and facts: half of them hold."""
+
+    num_judged = 0
+
+    def judge(self, task: TaskRef, instance: TaskInstance, get: Getter) -> Evaluation:
+        self.num_judged += 1
+        return Evaluation(reward=1.0, success=True, detail="", progress=0.5)
+
+
+@pytest.mark.parametrize("counts_facts", [False, True])
+def test_evaluation_during_an_episode_runs_only_evaluators_that_count_facts(
+    counts_facts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def counting(task: TaskRef, *, tasks: TasksConfig) -> TaskInstance:
+        return dataclasses.replace(task_instance(task, tasks=tasks), counts_facts=counts_facts)
+
+    monkeypatch.setattr(calls, "task_instance", counting)
+    judge = FactCounter()
+    service = DesktopService(one(), tasks=TasksConfig(), make=lambda index: Good(), judge=judge)
+    client = DesktopClient(LocalChannel(service.handle, sender="actor-0:a"), config=one())
+    try:
+        lease = client.lease("a", TASK)
+        client.reset(lease, TASK)
+        during = client.evaluate(lease, goes_on=True)
+        assert (during.progress, judge.num_judged) == ((0.5, 1) if counts_facts else (None, 0))
+        given_up = client.evaluate(lease, "fail")
+        assert (given_up.reward, given_up.success, given_up.progress) == (0.0, False, 0.5)
+    finally:
+        client.close()
+        service.close()
 
 
 def test_step_after_the_page_scored_changes_nothing() -> None:
