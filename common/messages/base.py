@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Meta
 from msgspec.structs import force_setattr
 
-SCHEMA_VERSION = 21
+SCHEMA_VERSION = 22
 """Version of all messages together. It is raised whenever a field changes; a peer of another version is refused by name."""
 
 INT32, FLOAT32, UINT8 = np.dtype("<i4"), np.dtype("<f4"), np.dtype("u1")
