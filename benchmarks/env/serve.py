@@ -2,7 +2,7 @@
 
 Parts: `steps` (each way in turns, so that all see the same machine), `controllers`, `sessions` (1 to 16 at once) and `crowd`: 16
 clients for ten minutes; a tenth of their sessions end as a killed client's does, a tenth of their actions are no actions. Servers
-are processes of their own, as they are in use: `computerrl serve-desktops`, and an env_server's socket. `--quick` takes two
+are processes of their own, as they are in use: `computerrl serve-desktops`, and an env_server's socket. `--quick` takes a few
 minutes, with four clients.
 
 `--osworld-server DIR` names desktop_env/server of a checkout of OSWorld: that server is started in the desktop of `controllers`

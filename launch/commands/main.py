@@ -295,7 +295,7 @@ def bench(name: str | None, json_file: Path | None, *, quick: bool, **options: A
     computerrl bench broker --help
     computerrl bench broker --quick
     computerrl bench gpu --gpus 4 --json gpu.json
-    computerrl bench serve --part controllers --osworld-server OSWorld/desktop_env/server
+    computerrl bench serve --part controllers --osworld-server DIR
     """
     from computerrl.launch.commands.measure import run_bench
 
