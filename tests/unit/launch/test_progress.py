@@ -14,6 +14,8 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from computerrl.env_server.tasks.bundles.imported import Index
+from computerrl.env_server.tasks.osworld.check import Report
 from computerrl.launch import progress
 from computerrl.launch.commands.main import cli
 from computerrl.launch.plan.run_names import CONFIG_FILE
@@ -156,6 +158,21 @@ def _rows(quick: bool) -> Iterator[Mapping[str, object]]:
     yield {"name": "b", "value": 2.0}
 
 
+def _verified(*_: object, **options: Any) -> SimpleNamespace:
+    _told(**options)
+    return SimpleNamespace(problems=[], num_bytes=0, num_records=0, counters={})
+
+
+def _checked(*_: object, **options: Any) -> Report:
+    _told(**options)
+    return Report(())
+
+
+def _imported(*_: object, **options: Any) -> Index:
+    _told(**options)
+    return Index(1, "cua-gym", ())
+
+
 LONG = {
     "export": ("export {run} {out}", "computerrl.learner.checkpoints.export.export_model", _told, "parts"),
     "export-trajectories": (
@@ -180,10 +197,18 @@ LONG = {
         _proofs,
         "instances",
     ),
+    "tasks check": ("tasks check {run}", "computerrl.env_server.tasks.osworld.check.check_folder", _checked, "task files"),
+    "tasks import": (
+        "tasks import cua-gym {run} {out}",
+        "computerrl.env_server.tasks.bundles.imported.import_bundles",
+        _imported,
+        "bundles",
+    ),
+    "journal verify": ("journal verify {run} --json", "computerrl.broker.journal.audit.verify", _verified, "segments"),
     "bench": ("bench broker", "computerrl.benchmarks.broker.broker.run", _rows, "rows"),
 }
-"""Long command -> its words, its work, a fake of that, and the word for its parts. Others are tested with their work:
-studies, set-up, simulations, tasks check, tasks import and evaluations of pictures."""
+"""Long command -> its words, its work, a fake of that, and the word for its parts. Studies, set-up and simulations are
+tested with their work."""
 
 
 @pytest.mark.parametrize("name", LONG)
@@ -194,6 +219,8 @@ def test_long_command_shows_its_progress_on_standard_error_alone(
     run = tmp_path / "run"
     (run / "checkpoints").mkdir(parents=True)
     (run / CONFIG_FILE).write_text("{}\n")
+    (run / "journal").mkdir()
+    (run / "journal" / "journal-0.log").touch()
     monkeypatch.setattr(work, fake)
     monkeypatch.setattr("computerrl.launch.plan.run_names.find_checkpoint", lambda source: (run, None))
     monkeypatch.setattr("computerrl.launch.commands.status.is_running", lambda run: False)
