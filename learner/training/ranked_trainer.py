@@ -245,6 +245,9 @@ def batch_to_bytes(batch: TrainBatch) -> list[bytes]:
             arrays[item.name] = value
         elif item.name in PER_TOKEN and value is not None:
             arrays[item.name] = np.concatenate([np.zeros(0, np.float32), *value])
+        elif item.name == "hints" and value is not None:
+            arrays[item.name] = np.concatenate([np.zeros(0, np.int32), *value])
+            arrays["hint_lengths"] = np.array([len(hint) for hint in value], np.int64)
         elif item.name == "ages":
             plain[item.name] = dataclasses.asdict(value)
         elif item.name == "not_chosen":
@@ -276,4 +279,7 @@ def batch_from_bytes(data: Sequence[bytes]) -> TrainBatch:
     for name in PER_TOKEN:
         if fields[name] is not None:
             fields[name] = tuple(np.split(fields[name], ends)[: len(samples)])
+    if fields["hints"] is not None:
+        ends = np.cumsum(fields.pop("hint_lengths"))[:-1]
+        fields["hints"] = tuple(np.split(fields["hints"], ends)[: len(samples)])
     return TrainBatch(samples=samples, **fields)

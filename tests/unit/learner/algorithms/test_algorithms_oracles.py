@@ -366,6 +366,7 @@ SOURCES: dict[str, Source] = {
     "vtrace": Source(ppo_clip(0.2, 0.2), unweighted),
     "digirl": Source(likelihood, unweighted),
     "distillation": Source(distilled(0.2, 0.2)),
+    "self_distillation": PLAIN,
     "arpo": Source(ppo_clip(0.2, 0.3)),
     "dapo": Source(ppo_clip(0.2, 0.28)),
     "grpo_roc": Source(ppo_clip(0.2, 0.28)),

@@ -62,6 +62,7 @@ def test_batch_as_bytes_keeps_every_field() -> None:
         "value_targets": None,
         "drift_penalties": tuple(np.array([0.0, i], np.float32) for i in range(3)),
         "start_logprobs": tuple(np.array([-i, -0.5], np.float32) for i in range(3)),
+        "hints": tuple(np.arange(i, dtype=np.int32) for i in range(3)),
         "metrics": {"reward": 0.25, "mood": np.float32(0.5)},
         "left_out_nll": 1.25,
         "left_out_tokens": 3,
@@ -75,8 +76,10 @@ def test_batch_as_bytes_keeps_every_field() -> None:
         if isinstance(value, np.ndarray):
             np.testing.assert_array_equal(getattr(found, name), value)
             assert getattr(found, name).dtype == value.dtype
-        elif name in ("token_advantages", "drift_penalties", "start_logprobs"):
-            np.testing.assert_array_equal(getattr(found, name), value)
+        elif name in ("token_advantages", "drift_penalties", "start_logprobs", "hints"):
+            for own, sent in zip(getattr(found, name), value, strict=True):
+                np.testing.assert_array_equal(own, sent)
+                assert own.dtype == sent.dtype
         elif name not in ("samples", "demonstrated"):
             assert getattr(found, name) == value
     assert_same_steps(found.samples, steps)
@@ -88,7 +91,7 @@ def test_batch_of_nothing_as_bytes_is_one_of_nothing() -> None:
     nobody = np.zeros(0, np.int64)
     batch = TrainBatch((), nobody, nobody, empty, empty, empty, ages=PolicyAges(1), replayed_S=np.zeros(0, bool))
     assert batch_from_bytes(batch_to_bytes(batch)).samples == ()
-    nothing = replace(batch, token_advantages=(), value_targets=(), start_logprobs=())
+    nothing = replace(batch, token_advantages=(), value_targets=(), start_logprobs=(), hints=())
     assert batch_from_bytes(batch_to_bytes(nothing)).samples == ()
 
 
