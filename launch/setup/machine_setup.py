@@ -52,8 +52,8 @@ class Report:
     begun: float = field(default_factory=time.monotonic)
     lock: threading.Lock = field(default_factory=threading.Lock)
     last_said: float = field(default_factory=time.monotonic)
-    under_way: dict[str, tuple[str, float]] = field(default_factory=dict)
-    """Stage -> its last line and when that was printed."""
+    under_way: dict[str, float] = field(default_factory=dict)
+    """Stage -> when its last line was printed."""
     lanes: Sequence[Sequence[str]] = ()
     """Names of the stages of each lane, in their order."""
     starts: dict[str, float] = field(default_factory=dict)
@@ -66,13 +66,13 @@ class Report:
         with self.lock:
             self.last_said = time.monotonic()
             if stage in self.under_way:
-                self.under_way[stage] = (line, self.last_said)
+                self.under_way[stage] = self.last_said
             print(f"  {self.last_said - self.begun:6.1f} s  {stage:<15} {line}", flush=True)
 
     def stage(self, name: str, work: Callable[[Progress], T], *, said: Callable[[T], str] = str) -> T:
         """Run ``work`` as stage ``name``; its result (as ``said`` words it) or its failure is printed at the end."""
         begun = time.monotonic()
-        self.under_way[name] = ("begun", begun)
+        self.under_way[name] = begun
         self.starts[name] = begun
         try:
             result = work(lambda line: self.say(name, line))
@@ -95,7 +95,7 @@ class Report:
 
     @contextmanager
     def heartbeats(self) -> Iterator[None]:
-        """While inside, a silence of five seconds ends with a line that names what is under way and for how long."""
+        """While inside, a silence of five seconds ends with a line that names what is under way, and since when it is silent."""
         ended = threading.Event()
 
         def beat() -> None:
@@ -112,11 +112,11 @@ class Report:
 
     def beat(self, now: float) -> None:
         """Print the heartbeat line if nothing was printed lately."""
-        doing = [f"{stage}: {line}, {now - since:.0f} s" for stage, (line, since) in list(self.under_way.items())]
+        doing = [f"{stage} {now - since:.0f} s" for stage, since in list(self.under_way.items())]
         if doing and now - self.last_said >= _HEARTBEAT_S:
             self.last_said = now
             with self.lock:
-                print(f"  {now - self.begun:6.1f} s  {'...':<15} {'; '.join([*doing, *self._outlook(now)])}", flush=True)
+                print(f"  {now - self.begun:6.1f} s  {'...':<15} {'; '.join([*self._outlook(now), *doing])}", flush=True)
 
     def _outlook(self, now: float) -> list[str]:
         """Number of stages that are ready, and the time left; nothing where the stages are not known."""
