@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,6 +67,29 @@ class Site:
         )
         assert done.returncode == code, f"{arguments} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
         return done.stdout + done.stderr
+
+    def typed(self, line: str) -> str:
+        """What a line typed into a shell on the login node prints."""
+        done = subprocess.run(**self._shell(line), capture_output=True, check=False, timeout=240)
+        assert done.returncode == 0, f"{line} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+        return f"{done.stdout}{done.stderr}"
+
+    @contextmanager
+    def started(self, line: str) -> Iterator[Path]:
+        """A line that prints until Ctrl-C, typed into a shell on the login node; the file of what it prints."""
+        printed = self.folder / "printed.txt"
+        with printed.open("w") as file:
+            process = subprocess.Popen(**self._shell(line), stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+            try:
+                yield printed
+            finally:
+                os.killpg(process.pid, signal.SIGINT)
+                process.wait(timeout=60)
+
+    def _shell(self, line: str) -> dict[str, Any]:
+        commands = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        argv = self.cluster.command(["bash", "-e", "-c", line], folder=self.folder)
+        return {"args": argv, "env": {**os.environ, "PATH": commands}, "text": True}
 
     def submit(self, *settings: str) -> RunFolder:
         chosen = [part for setting in (LIGHT_FAMILIES, *settings) for part in ("--set", setting)]
@@ -246,3 +274,28 @@ def test_doctor_finds_the_cluster_in_order_and_names_what_is_not(site: Site) -> 
     (site.folder / "site.yaml").write_text(json.dumps({**SITE, "worker": {"partition": "night"}}))
     rows = {row["what"]: row for row in json.loads(site.computerrl("doctor", "--site", "site.yaml", "--json", code=3))}
     assert rows["partition, worker"]["verdict"] == "missing"
+
+
+FIRST_JOB = re.compile(r"^## The first job\n\n```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.release
+def test_first_job_of_the_tutorial_is_done_as_it_is_printed(site: Site) -> None:
+    """A copy of the configurations stands for the clone, and this cluster's profile for the edited one."""
+    page = (ROOT / "docs" / "tutorials" / "slurm.md").read_text(encoding="utf-8")
+    doctor, on_node = re.findall(r"^(?:srun .*)?computerrl doctor .*$", page, re.MULTILINE)
+    plan, submit, status, logs = FIRST_JOB.findall(page)[0].splitlines()
+    shutil.copytree(ROOT / "configs", site.folder / "configs")
+    (site.folder / "configs" / "sites" / "my-cluster.yaml").write_text(json.dumps(SITE))
+
+    assert "my-cluster" in site.typed(plan) and "#SBATCH" in site.typed(plan)
+    for line in (doctor, on_node.replace("PARTITION", "scavenger")):
+        assert "Slurm" in site.typed(line)
+    assert "is queued" in site.typed(submit)
+    run = RunFolder(site.folder / "runs" / "smoke")
+    assert site.job_id(run) in site.typed(status)
+    with site.started(logs) as following:
+        site.wait_state(run, "COMPLETED")
+        site.wait(run, "the followed logs", lambda: "report" in following.read_text())
+    assert_each_trained_once(run)
+    assert (run.folder / "report.html").is_file()

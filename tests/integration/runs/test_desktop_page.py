@@ -38,7 +38,7 @@ END_LIMIT_S = 120.0
 @asynccontextmanager
 async def desktop_page(folder: Path, *options: str) -> AsyncIterator[tuple[Page, subprocess.Popen[str], str]]:
     """The command as people run it, its page in a browser; afterwards Ctrl-C, and nothing is left."""
-    command = [sys.executable, "-m", "computerrl", "desktop", "--no-open", "--recordings", str(folder / "demos"), *options]
+    command = [sys.executable, "-m", "computerrl", "desktop", "--no-open", *options]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with open(folder / "desktop.log", "w") as log:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
@@ -88,7 +88,7 @@ async def point_at(page: Page, text: str) -> tuple[float, float]:
 def replay(folder: Path, task: TaskRef) -> Trajectory:
     """The recorded demonstration as an actor plays it for cloning, on a fresh desktop."""
     config = DesktopConfig(num_desktops=1, apps=("calc",))
-    tasks = TasksConfig(recordings=str(folder / "demos"))
+    tasks = TasksConfig(recordings=str(folder / "demonstrations"))
     service = DesktopService(
         config, tasks=tasks, make=lambda index: make_driver(config, index=index, folder=folder / "replay", screenshots=None)
     )
@@ -101,10 +101,17 @@ def replay(folder: Path, task: TaskRef) -> Trajectory:
         service.close()
 
 
+def printed(command: str) -> list[str]:
+    """The arguments of ``command`` as the tutorial prints them."""
+    text = (ROOT / "docs" / "tutorials" / "desktop.md").read_text(encoding="utf-8")
+    (line,) = re.findall(rf"^computerrl {command} (.*)$", text, re.MULTILINE)
+    return str(line).split()
+
+
 @pytest.mark.release
-def test_page_task_solved_by_mouse_and_keys_is_scored_saved_and_replayed(tmp_path: Path) -> None:
+def test_page_task_of_the_tutorial_is_solved_by_mouse_and_keys_scored_saved_and_replayed(tmp_path: Path) -> None:
     async def work() -> None:
-        async with desktop_page(tmp_path, "--task", "calc-type-cell", "--seed", "11") as (page, _, _):
+        async with desktop_page(tmp_path, *printed("desktop")) as (page, _, _):
             instruction = await page.locator("#instruction").inner_text()
             old, new = instruction.removeprefix("Click the cell ").removesuffix(".").split(" and type ")
             await page.locator("#score").click()
@@ -121,8 +128,8 @@ def test_page_task_solved_by_mouse_and_keys_is_scored_saved_and_replayed(tmp_pat
             await expect(page.locator("#notice")).to_have_text(re.compile("^Saved"))
 
     visit(work)
-    task = TaskRef("calc-type-cell", 11, "demonstration")
-    recording = read_recording(tmp_path / "demos" / "calc-type-cell-11.json")
+    task = TaskRef("calc-type-cell", 3, "demonstration")
+    recording = read_recording(tmp_path / "demonstrations" / "calc-type-cell-3.json")
     assert [step.action_text.split("(")[0] for step in recording.steps] == ["click", "type", "done"]
     assert recording.steps[0].targets and recording.steps[0].picture and recording.steps[0].observation.elements
     clicked = recording.steps[0].targets["target"]
@@ -132,6 +139,9 @@ def test_page_task_solved_by_mouse_and_keys_is_scored_saved_and_replayed(tmp_pat
     assert [step.action_text for step in trajectory.steps] == [step.action_text for step in recording.steps]
     prompt = bytes(int(token) for token in trajectory.steps[0].prompt_tokens).decode()
     assert prompt.startswith(f"Task: {recording.instruction}\nApp: calc") and prompt.endswith("Action:")
+    dry_run = [sys.executable, "-m", "computerrl", "train", *printed("train"), "--dry-run"]
+    done = subprocess.run(dry_run, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0 and "all passed" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.release

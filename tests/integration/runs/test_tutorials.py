@@ -1,7 +1,7 @@
 """The tutorials, block by block as they are printed, in an empty folder, on real desktops.
 
-Of a desktop's tutorial the program is run, and its page for people is tried in test_desktop_page. Of Slurm's the lines that need
-no cluster are run, the job with `--dry-run`; jobs are tried in test_cluster_jobs."""
+Of a desktop's tutorial the program is run here, the command with its page for people in test_desktop_page. The first job of
+Slurm's is planned here, and done on a cluster in test_cluster_jobs."""
 
 from __future__ import annotations
 
