@@ -20,7 +20,7 @@ from computerrl.common.run_files.run_folder import LAUNCH_FOLDER, RunFolder, wri
 from computerrl.launch.cluster import plan as cluster_plan
 from computerrl.launch.cluster import slurm_commands
 from computerrl.launch.cluster.plan import SCRIPT_FILE, SITE_FILE, ClusterPlan
-from computerrl.launch.plan.run_names import claim, find_resumable, runs_named
+from computerrl.launch.plan.run_names import claim, find_resumable, point_latest, runs_named
 from computerrl.launch.run import preflight
 from computerrl.launch.run.local import make_model
 from computerrl.launch.run.preflight import Finding, PreflightFailed
@@ -70,6 +70,7 @@ def submit(path: Path, *, overrides: Sequence[str], site: str, resume: bool) -> 
             shutil.rmtree(plan.config.folder)
         raise
     remember(plan.config.folder, SubmittedJob(job_id, str(plan.folder)))
+    point_latest(plan.config.folder)  # The job does so too when it starts, which may be hours later.
     return plan.config, job_id
 
 

@@ -288,7 +288,7 @@ def test_first_job_of_the_tutorial_is_done_as_it_is_printed(site: Site) -> None:
     shutil.copytree(ROOT / "configs", site.folder / "configs")
     (site.folder / "configs" / "sites" / "my-cluster.yaml").write_text(json.dumps(SITE))
 
-    assert "my-cluster" in site.typed(plan) and "#SBATCH" in site.typed(plan)
+    assert "#SBATCH --partition=scavenger" in site.typed(plan)
     for line in (doctor, on_node.replace("PARTITION", "scavenger")):
         assert "Slurm" in site.typed(line)
     assert "is queued" in site.typed(submit)
