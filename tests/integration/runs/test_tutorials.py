@@ -134,7 +134,7 @@ def test_first_job_of_the_slurm_tutorial_is_planned_as_printed(tmp_path: Path) -
     shutil.copytree(ROOT / "configs", tmp_path / "configs")
     (copy,) = [line for line in lines if line.startswith("cp ")]
     run(copy, "bash", tmp_path)
-    (plan,) = [line for line in lines if line.startswith("computerrl plan ")]
+    (plan,) = [line for line in lines if line.startswith("computerrl plan configs/")]
     (submit,) = [line.partition("#")[0] for line in lines if line.startswith("computerrl submit configs/")]
     for line in (plan, f"{submit} --dry-run"):
         said = run(line, "bash", tmp_path)
