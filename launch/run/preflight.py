@@ -102,10 +102,8 @@ def families_without_milestones(config: RunConfig) -> str | None:
     """A sentence on the families that the reward `milestones` has no score for, where a run has that reward; else None."""
     from computerrl.env_server.client import family_names, without_facts
 
-    if not any(reward.name == "milestones" for reward in config.learner.rewards):
-        return None
-    lacking = without_facts(config, family_names(config))
-    if not lacking:
+    is_paid = any(reward.name == "milestones" for reward in config.learner.rewards)
+    if not is_paid or not (lacking := without_facts(config, family_names(config))):
         return None
     return f"no milestones are paid on {', '.join(lacking)}: their evaluators count no facts; other rewards are paid as usual"
 
