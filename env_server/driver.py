@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from computerrl.common.descriptor_store import Kept
 from computerrl.common.messages import Action, Evaluation, Observation, StepResult
 
 SetupKind = Literal[
@@ -184,3 +185,7 @@ class LiveScreen(Protocol):
 
 class LiveDesktop(DesktopDriver, LiveScreen, Protocol):
     """A desktop whose screen can be watched; every driver of the product is one."""
+
+    def handles(self) -> Kept | None:
+        """Its outermost process and the descriptors by which another process can take the desktop over when this one is dead; the
+        driver goes on owning them. None: it dies with this process."""

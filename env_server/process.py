@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from computerrl.common import log
 from computerrl.common.config import RunConfig
-from computerrl.common.errors import ConfigError, PeerTimeout, Problem, SetupError
+from computerrl.common.descriptor_store import DescriptorStore
+from computerrl.common.errors import ConfigError, DesktopBroken, PeerTimeout, Problem, SetupError
 from computerrl.common.exporter import exporting
 from computerrl.common.lifecycle import HeartbeatThread, StopToken, new_incarnation
 from computerrl.common.run_files.run_folder import RunFolder, write_atomically
 from computerrl.common.wire.addresses import own_address, tcp_address
 from computerrl.common.wire.transport import Client, Server
 from computerrl.env_server.client import memory_problem, needed_desktop
-from computerrl.env_server.driver import DesktopDriver
+from computerrl.env_server.driver import LiveDesktop
 from computerrl.env_server.drivers import make_driver
 from computerrl.env_server.drivers.screenshots import ScreenshotStore
 from computerrl.env_server.serving.service import DesktopService
@@ -47,7 +49,11 @@ def first_token(path: Path) -> int:
 
 
 def run_env_server(config: RunConfig, *, index: int, stop: StopToken) -> None:
-    """Serve desktops until ``stop``. Raises `ConfigError`, `SetupError`, `HostBroken`, `DiskFull`."""
+    """Serve desktops until ``stop``. Raises `ConfigError`, `SetupError`, `HostBroken`, `DiskFull`.
+
+    Desktops that the supervisor has kept of an incarnation that was killed are taken over.
+    """
+    store = DescriptorStore.of_supervisor()
     problem = memory_problem(config.desktop)
     if problem is not None:
         raise ConfigError([problem])
@@ -61,9 +67,10 @@ def run_env_server(config: RunConfig, *, index: int, stop: StopToken) -> None:
         folder.trajectories, picture_format=config.desktop.screenshot_format, incarnation=f"{index}-{incarnation}"
     )
 
-    def make(desktop: int) -> DesktopDriver:
+    def make(desktop: int) -> LiveDesktop:
         logs = folder.logs / f"desktop-{index}-{desktop}"
-        return make_driver(desktops, index=desktop, folder=logs, screenshots=screenshots)
+        start = partial(make_driver, desktops, index=desktop, folder=logs, screenshots=screenshots)
+        return start() if store is None else _kept_or_started(store, f"desktop-{desktop}", start)
 
     server = Server(tcp_address(own_address(config.desktop.bind_address), 0), keys=keys, sender=sender)
     service = None
@@ -97,6 +104,22 @@ def run_env_server(config: RunConfig, *, index: int, stop: StopToken) -> None:
         screenshots.close()
     if service.fatal is not None:
         raise service.fatal
+
+
+def _kept_or_started(store: DescriptorStore, name: str, start: Callable[..., LiveDesktop]) -> LiveDesktop:
+    """The desktop that ``store`` has under ``name``, or else a new one; ``store`` keeps it from now on."""
+    driver, kept = None, store.take(name)
+    if kept is not None:
+        try:
+            driver = start(kept=kept)
+            log.get_logger().info("desktop.taken_over", name=name)
+        except DesktopBroken as error:
+            log.get_logger().warning("desktop.not_taken_over", name=name, reason=str(error))
+    driver = driver or start()
+    handles = driver.handles()
+    if handles is not None:
+        store.put(name, handles)
+    return driver
 
 
 def _broker_address(folder: RunFolder, stop: StopToken) -> str | None:

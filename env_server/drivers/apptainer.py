@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from computerrl.common.config import DesktopConfig
+from computerrl.common.descriptor_store import Kept
 from computerrl.common.errors import Problem, SetupError
 from computerrl.env_server.drivers.containment import Findings, differences
 from computerrl.env_server.drivers.guest_driver import GuestDriver
@@ -80,7 +81,9 @@ _ROOTLESS_HINTS = (
 )
 
 
-def make_apptainer_driver(config: DesktopConfig, *, index: int, folder: Path, screenshots: Screenshots | None) -> GuestDriver:
+def make_apptainer_driver(
+    config: DesktopConfig, *, index: int, folder: Path, screenshots: Screenshots | None, kept: Kept | None = None
+) -> GuestDriver:
     """Desktop ``index`` in a container of its own. Raises `SetupError`, `HostBroken`, `DesktopBroken`."""
     apptainer = _find_apptainer_once()
     if not apptainer.network_none and not config.allow_shared_network:
@@ -96,7 +99,7 @@ def make_apptainer_driver(config: DesktopConfig, *, index: int, folder: Path, sc
     if image.is_file():
         check_fuse(image)
     launcher = ApptainerLauncher(apptainer, image, index=index)
-    return GuestDriver(launcher, config, index=index, folder=folder, screenshots=screenshots)
+    return GuestDriver(launcher, config, index=index, folder=folder, screenshots=screenshots, kept=kept)
 
 
 def _stage(needs: Sequence[Path]) -> str:

@@ -52,6 +52,8 @@ class GuestAnswer(msgspec.Struct, forbid_unknown_fields=True):
     site: str = ""
     """Address of a web site of which the guest wants the copy, in the middle of a request; empty: this is the answer."""
     value: msgspec.Raw = msgspec.Raw()
+    echo: _Count = 0
+    """The request's own; 0: it had none."""
 
     app: str = ""
     title: str = ""

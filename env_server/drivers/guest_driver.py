@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from computerrl.common.config import DesktopConfig
+from computerrl.common.descriptor_store import Kept
 from computerrl.common.errors import DesktopBroken
 from computerrl.common.messages import Action, Element, Observation, ScreenshotRef, StepResult
 from computerrl.env_server.driver import GetterKind, TaskInstance
@@ -27,9 +28,17 @@ class GuestDriver:
     """One real desktop; see `env_server.driver.DesktopDriver`. One call at a time; `healthy` and `close` from any thread."""
 
     def __init__(
-        self, launcher: GuestLauncher, config: DesktopConfig, *, index: int, folder: Path, screenshots: Screenshots | None
+        self,
+        launcher: GuestLauncher,
+        config: DesktopConfig,
+        *,
+        index: int,
+        folder: Path,
+        screenshots: Screenshots | None,
+        kept: Kept | None = None,
     ) -> None:
-        """Starts desktop ``index``; ``folder`` is for its log. Raises `DesktopBroken`, `HostBroken`."""
+        """Starts desktop ``index``, or takes it over with ``kept``; ``folder`` is for its log. Raises `DesktopBroken`,
+        `HostBroken`."""
         self._config = config
         self._index = index
         self._screenshots = screenshots if config.observation != "tree" else None
@@ -44,7 +53,7 @@ class GuestDriver:
         """The pixel of that click."""
         self._screenshot: tuple[int, ScreenshotRef] | None = None
         """The guest's count of changes on screen, and the screenshot taken at it."""
-        self._guest = GuestProcess(launcher, config, index=index, folder=folder)
+        self._guest = GuestProcess(launcher, config, index=index, folder=folder, kept=kept)
         try:
             descriptor = self._guest.receive_screen(config.step_deadline_s)
             self._screen = FrameBuffer(descriptor, width=config.screen_width, height=config.screen_height, index=index)
@@ -106,6 +115,10 @@ class GuestDriver:
     def close(self) -> None:
         """See `DesktopDriver`."""
         self._guest.close()
+
+    def handles(self) -> Kept:
+        """See `LiveDesktop`."""
+        return self._guest.handles()
 
     def frame(self) -> np.ndarray:
         """See `LiveScreen`. After `close` it is the last frame."""

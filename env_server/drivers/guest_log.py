@@ -25,8 +25,9 @@ _CHUNK = 4096
 class GuestLog:
     """Log of one start of one desktop: a pipe for its standard error and a thread that copies it into the file."""
 
-    def __init__(self, folder: Path, index: int) -> None:
-        """Raises `HostBroken` when the file cannot be written."""
+    def __init__(self, folder: Path, index: int, *, reader: int | None = None) -> None:
+        """``reader``: end of the pipe of a guest that runs already, which is taken over; None: a new pipe. Raises `HostBroken`
+        when the file cannot be written."""
         self.path = folder / f"desktop-{index}.log"
         self._tail: deque[bytes] = deque(maxlen=_TAIL_CHUNKS)
         try:
@@ -36,12 +37,16 @@ class GuestLog:
             raise HostBroken(
                 f"desktop.log folder {folder} is not writable: {error}; free space or choose another folder"
             ) from error
-        self._reader, self.writer = os.pipe()
+        self.writer: int | None = None
+        if reader is None:
+            reader, self.writer = os.pipe()
+        self.reader = reader
         self._thread = threading.Thread(target=self._pump, name=f"desktop-{index}-log", daemon=True)
 
     def begin(self) -> None:
         """Start copying; the guest has ``writer`` now."""
-        os.close(self.writer)
+        if self.writer is not None:
+            os.close(self.writer)
         self._thread.start()
 
     def tail(self, *, wait_s: float) -> str:
@@ -50,7 +55,7 @@ class GuestLog:
         return b"".join(self._tail).decode(errors="replace")
 
     def _pump(self) -> None:
-        while chunk := os.read(self._reader, _CHUNK):
+        while chunk := os.read(self.reader, _CHUNK):
             self._tail.append(chunk)
             try:
                 if os.fstat(self._file).st_size + len(chunk) > FILE_LIMIT:
@@ -59,7 +64,7 @@ class GuestLog:
             except OSError:
                 pass  # a full disk; it is read all the same, or the guest would stand still
             time.sleep(len(chunk) / BYTES_PER_S)
-        os.close(self._reader)
+        os.close(self.reader)
         os.close(self._file)
 
     def _begin_anew(self) -> None:

@@ -7,17 +7,22 @@ socket pair.
 from __future__ import annotations
 
 import os
+import secrets
+import select
+import signal
 import socket
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
 from computerrl.common import lifecycle
 from computerrl.common.config import DesktopConfig
+from computerrl.common.descriptor_store import Kept
 from computerrl.common.errors import DesktopBroken, HostBroken, TaskFailed
 from computerrl.common.log import on_one_line
 from computerrl.env_server.driver import SitePage
@@ -35,6 +40,8 @@ STARTING_NICE = 2
 _HEALTH_LIMIT_S = 0.9
 _GRACE_S = 1.0
 """Time between the guest's own deadline and the host's."""
+_TAKE_OVER_LIMIT_S = 10.0
+"""Time limit of a guest that is taken over for the request that it was left with: longer than most take, shorter than a start."""
 _END_LIMIT_S = 2.0
 """Time limit of an orderly end."""
 _LOG_LIMIT_S = 0.5
@@ -57,8 +64,11 @@ class GuestLauncher(Protocol):
 class GuestProcess:
     """The guest of desktop ``index``. One `ask` at a time; `healthy` and `close` from any thread."""
 
-    def __init__(self, launcher: GuestLauncher, config: DesktopConfig, *, index: int, folder: Path) -> None:
-        """Starts the guest and waits until it is ready; its log goes to ``folder``. Raises `DesktopBroken`, `HostBroken`."""
+    def __init__(
+        self, launcher: GuestLauncher, config: DesktopConfig, *, index: int, folder: Path, kept: Kept | None = None
+    ) -> None:
+        """Starts the guest and waits until it is ready, or takes over the one that ``kept`` belongs to; its log goes to
+        ``folder``. Raises `DesktopBroken`, `HostBroken`."""
         self._index = index
         self.sites: Callable[[str], SitePage | None] | None = None
         """Copy of web sites of the task (`TaskInstance.sites`)."""
@@ -66,10 +76,14 @@ class GuestProcess:
         self._closed = False
         self._life_line: int | None = None
         self._wire: Wire | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | _ProcessOfAnother | None = None
+        self._pidfd: int | None = None
         try:
-            self._start(launcher, config, folder)
-            self._await_ready(launcher)
+            if kept is None:
+                self._start(launcher, config, folder)
+                self._await_ready(launcher)
+            else:
+                self._take_over(kept, folder)
         except BaseException:
             self.close()
             raise
@@ -78,6 +92,12 @@ class GuestProcess:
     def pid(self) -> int | None:
         """Outermost process of the desktop; all others are below it."""
         return self._process.pid if self._process else None
+
+    def handles(self) -> Kept:
+        """What keeps the guest alive and reaches it, for another process to take it over when this one is dead."""
+        assert self._process is not None and self._wire is not None
+        assert self._pidfd is not None and self._life_line is not None
+        return Kept(self._process.pid, (self._pidfd, self._life_line, self._wire.fileno(), self._log.reader))
 
     def ask(self, request: dict[str, Any], limit_s: float) -> GuestAnswer:
         """The guest's answer to ``request`` within ``limit_s``. Raises `TaskFailed`, `DesktopBroken`."""
@@ -115,6 +135,9 @@ class GuestProcess:
         """End the guest and everything below it; may be called twice."""
         self._closed = True
         if self._life_line is not None:
+            # A line, since a supervisor that keeps a copy keeps the life line from ending. It breaks where the guest has ended.
+            with suppress(BrokenPipeError):
+                os.write(self._life_line, b"\n")
             os.close(self._life_line)
             self._life_line = None
         process = self._process
@@ -124,6 +147,9 @@ class GuestProcess:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
         if self._wire is not None:
             self._wire.close()
 
@@ -159,6 +185,7 @@ class GuestProcess:
             theirs.close()
             os.close(life_line)
             self._log.begin()
+        self._pidfd = os.pidfd_open(self._process.pid)
         lifecycle.set_session_nice(self._process.pid, STARTING_NICE)
         self._wire = Wire(ours)
 
@@ -175,6 +202,19 @@ class GuestProcess:
             raise HostBroken(f"the desktop is not cut off from this host as it should be: {'; '.join(wrong)}")
         lifecycle.set_session_nice(self._process.pid, 0)
 
+    def _take_over(self, kept: Kept, folder: Path) -> None:
+        self._pidfd, self._life_line, wire, reader = kept.descriptors
+        self._process = _ProcessOfAnother(kept.pid, self._pidfd)
+        self._wire = Wire(socket.socket(fileno=wire))
+        self._log = GuestLog(folder, self._index, reader=reader)
+        self._log.begin()
+        # The guest may still be busy with a request of the dead, whose answer nobody wants.
+        number = secrets.randbelow(2**62) + 1
+        with self._lock:
+            answer = self._exchange({"request": "ping", "echo": number}, _TAKE_OVER_LIMIT_S, echo=number)
+        if answer.error:
+            raise DesktopBroken(f"desktop {self._index}: {answer.message}")
+
     def _start_failure(self, launcher: GuestLauncher, reason: str) -> DesktopBroken | HostBroken:
         tail = self._log.tail(wait_s=_LOG_LIMIT_S)[-3000:]
         explained = launcher.explain(tail)
@@ -185,7 +225,8 @@ class GuestProcess:
 
     # --- requests
 
-    def _exchange(self, request: dict[str, Any], limit_s: float) -> GuestAnswer:
+    def _exchange(self, request: dict[str, Any], limit_s: float, *, echo: int = 0) -> GuestAnswer:
+        """The next answer that has ``echo``."""
         if self._closed or self._wire is None:
             raise DesktopBroken(f"desktop {self._index} is closed")
         max_bytes = MAX_FRAME_BYTES if request["request"] == "get" else MAX_OBSERVATION_BYTES
@@ -194,12 +235,13 @@ class GuestProcess:
             self._wire.send({**request, "limit_s": max(0.1, limit_s - _GRACE_S)}, timeout_s=limit_s)
             while True:
                 answer = guest_answers.decode(self._receive(deadline - time.monotonic(), max_bytes), index=self._index)
-                if not answer.site:
+                if answer.echo == echo and not answer.site:
                     return answer
                 if time.monotonic() > deadline:
-                    raise WireTimeout("it only asked for web sites")
-                found = None if self.sites is None else self.sites(answer.site)
-                self._wire.send({"found": None if found is None else asdict(found)}, timeout_s=limit_s)
+                    raise WireTimeout("it sent everything else")
+                if answer.site:
+                    found = None if self.sites is None else self.sites(answer.site)
+                    self._wire.send({"found": None if found is None else asdict(found)}, timeout_s=limit_s)
         except (WireClosed, WireTimeout) as error:
             # After a time-out the late answer would be taken for the next request's, so the connection is useless.
             self._wire.close()
@@ -208,3 +250,31 @@ class GuestProcess:
     def _receive(self, limit_s: float, max_bytes: int) -> bytes:
         assert self._wire is not None
         return self._wire.receive_frame(timeout_s=limit_s, max_bytes=max_bytes)
+
+
+class _ProcessOfAnother:
+    """A process that is no child of this one, with the part of `subprocess.Popen` that is used here."""
+
+    def __init__(self, pid: int, pidfd: int) -> None:
+        self.pid = pid
+        self._pidfd = pidfd
+
+    def poll(self) -> int | None:
+        """None while it runs; nobody but its parent learns its exit code."""
+        return 0 if self._ends_within(0.0) else None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end. Raises `subprocess.TimeoutExpired`."""
+        if not self._ends_within(timeout):
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+        return 0
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def _ends_within(self, timeout_s: float | None) -> bool:
+        poller = select.poll()
+        poller.register(self._pidfd, select.POLLIN)
+        return bool(poller.poll(None if timeout_s is None else timeout_s * 1000))

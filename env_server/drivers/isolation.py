@@ -2,10 +2,10 @@
 
 Processes, from the outside in: `unshare` (a child of this process) makes a user, a mount and a PID namespace; its
 first process is a small shell, the keeper; below it runs Apptainer, or the guest itself. The keeper ends when its
-life line does (this process died or closed the desktop) or when its child does, and the kernel then ends everything
-below it at once, whatever state it is in; if `unshare` is killed, the keeper dies with it. All files of a desktop lie
-in a tmpfs of its own that only this mount namespace sees: it goes with the last process, so there is nothing to
-delete and nothing to be left.
+life line does (all who held it died), when it is told so there (the desktop is closed), or when its child ends, and the
+kernel then ends everything below it at once, whatever state it is in; if `unshare` is killed, the keeper dies with it.
+All files of a desktop lie in a tmpfs of its own that only this mount namespace sees: it goes with the last process, so
+there is nothing to delete and nothing to be left.
 
 Started by root, all of it runs as a user of its own that has no rights and owns nothing: what breaks out of a container is then
 nobody on the host, and the kernel's settings are not its to change. Folders that such a user could not reach (below /root, say)
@@ -54,14 +54,15 @@ for limit in {_LIMITS_PER_USER}; do
 done
 mount -t tmpfs -o size={FILES_LIMIT},nr_inodes={NUM_FILES_LIMIT},mode=0700 tmpfs {FILES} || exit 1
 mkdir -m 1777 {FILES}/tmp {FILES}/var-tmp {FILES}/shm && mkdir {FILES}/user {FILES}/tmp/agent || exit 1
-( cat <&3 >/dev/null; kill -KILL -1 ) >/dev/null &
+( read -r over <&3; kill -KILL -1 ) >/dev/null &
 "$@" 3<&- &
 exec 3<&- >/dev/null
 wait $!
 exit 0
 """
-"""First process of the PID namespace. Its standard input is the life line; when that ends, it kills everything but itself, and
-then it ends, and the kernel ends whatever is still there. Arguments: the highest process id (empty: any), the command to run."""
+"""First process of the PID namespace. Its standard input is the life line; when that ends, or a line comes, it kills everything
+but itself, and then it ends, and the kernel ends whatever is still there. Arguments: the highest process id (empty: any), the
+command to run."""
 
 NOBODY = 1_900_000_000
 """The first user id that desktops of root run under, one for each desktop; no account and no container manager has them."""

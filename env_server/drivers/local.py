@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from computerrl.common.config import DesktopConfig
+from computerrl.common.descriptor_store import Kept
 from computerrl.common.errors import Problem, SetupError
 from computerrl.env_server.drivers.containment import Findings
 from computerrl.env_server.drivers.guest_driver import GuestDriver
@@ -59,7 +60,9 @@ def missing_programs() -> dict[str, str]:
     return missing
 
 
-def make_local_driver(config: DesktopConfig, *, index: int, folder: Path, screenshots: Screenshots | None) -> GuestDriver:
+def make_local_driver(
+    config: DesktopConfig, *, index: int, folder: Path, screenshots: Screenshots | None, kept: Kept | None = None
+) -> GuestDriver:
     """Desktop ``index`` without a container. Raises `SetupError`, `HostBroken`, `DesktopBroken`."""
     missing = missing_programs()
     if missing:
@@ -70,7 +73,7 @@ def make_local_driver(config: DesktopConfig, *, index: int, folder: Path, screen
                 f"apt-get install {' '.join(dict.fromkeys(missing.values()))}, or set desktop.driver to apptainer",
             )
         )
-    return GuestDriver(LocalLauncher(), config, index=index, folder=folder, screenshots=screenshots)
+    return GuestDriver(LocalLauncher(), config, index=index, folder=folder, screenshots=screenshots, kept=kept)
 
 
 class LocalLauncher:

@@ -234,6 +234,9 @@ class ScriptedDriver:
     def _screenshot(self, elements: tuple[Element, ...]) -> ScreenshotRef | None:
         return None if self._screenshots is None else self._screenshots.put(self._draw(elements))
 
+    def handles(self) -> None:
+        """See `LiveDesktop`."""
+
     def frame(self) -> np.ndarray:
         """See `LiveScreen`."""
         return self._draw(self._elements())

@@ -57,7 +57,6 @@ _SCRIPT_LIMIT_S = 90.0
 _INPUT_LIMIT_S = 10.0
 """Time for one event of mouse or keyboard, on a busy machine."""
 _MOST_PAUSES_S = 100.0
-_POINTER = "from Xlib.display import Display; p = Display().screen().root.query_pointer(); print(p.root_x, p.root_y)"
 _LISTING = """
 import json, os, sys
 def tree(folder):
@@ -307,11 +306,7 @@ def _add_looks(router: APIRouter, face: OsworldFace) -> None:
     @router.get("/cursor_position")
     async def cursor_position(session: Session) -> list[int]:
         """Place of the pointer."""
-        command = ["python3", "-I", "-c", _POINTER]
-        found = await face.on_desktop(session, lambda desktop: desktop.run(command))
-        if found.returncode:
-            raise TaskFailed(f"the pointer cannot be found: {found.stderr[-200:]}")
-        return [int(number) for number in found.stdout.split()]
+        return list(await face.on_desktop(session, lambda desktop: desktop.pointer()))
 
     @router.get("/platform", responses=_TEXT)
     async def platform(session: Session) -> PlainTextResponse:

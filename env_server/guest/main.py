@@ -90,7 +90,9 @@ def serve(desktop: Desktop, wire: Wire, copy: SiteCopy, *, frame: Path) -> None:
             traceback.print_exc()
             answer = {"error": "broken", "message": repr(error)}
         copy.host_listens = False
-        wire.send({**answer, "message": answer["message"][:MAX_MESSAGE_CHARS]} if "message" in answer else answer)
+        if "message" in answer:
+            answer = {**answer, "message": answer["message"][:MAX_MESSAGE_CHARS]}
+        wire.send({**answer, "echo": request["echo"]} if "echo" in request else answer)
 
 
 def handle(desktop: Desktop, request: dict[str, Any]) -> dict[str, Any]:

@@ -59,6 +59,8 @@ class ProcessSpec:
     """From ``node`` on, with the same command on each: ranks of a learner that is larger than a node."""
     resources: Resources = ONE_CORE
     """What it takes on a node."""
+    keeps_descriptors: bool = False
+    """Whether the supervisor keeps open files for it (`common.descriptor_store`); it must then be a child of the supervisor."""
     stop_signal: signal.Signals | None = signal.SIGTERM
     """Asks it to end. None: its standard input, which is a pipe then, is closed."""
 

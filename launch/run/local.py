@@ -50,7 +50,7 @@ MIN_FREE_BYTES = 32 << 20
 def plan_for(config: RunConfig) -> tuple[ProcessSpec, ...]:
     """The processes of ``config`` as they would be started from here."""
     machine = inspect_machine()
-    return make_plan(
+    plan = make_plan(
         config,
         config_path=config.folder / "config.yaml",
         python=sys.executable,
@@ -58,6 +58,7 @@ def plan_for(config: RunConfig) -> tuple[ProcessSpec, ...]:
         num_cores=machine.num_cores,
         gpus=visible_gpus(machine),
     )
+    return tuple(replace(spec, keeps_descriptors=spec.role == "env_server") for spec in plan)
 
 
 def play(

@@ -56,14 +56,16 @@ class ProcessTree:
         """The role of this pid has just been reaped."""
         self._shared_memory |= processes.named_after([pid])
 
-    def sweep_after(self, process_token: str) -> None:
-        """End the processes that a dead role left: those with its mark, and adopted ones without any mark (containers)."""
+    def sweep_after(self, process_token: str, *, kept: Callable[[], set[int]]) -> None:
+        """End the processes that a dead role left: those with its mark, and adopted ones without any mark (containers). ``kept``:
+        processes that are spared, with all below them."""
 
         def left() -> set[int]:
             found = processes.marked(PROCESS_VARIABLE, process_token)
             adopted = self._adopted()
             unmarked = adopted - processes.marks(adopted, PROCESS_VARIABLE).keys()
-            return found | unmarked | processes.descendants(unmarked)
+            spared = kept()
+            return (found | unmarked | processes.descendants(unmarked)) - spared - processes.descendants(spared)
 
         self._sweep(left)
 

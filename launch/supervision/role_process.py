@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from computerrl.common.config import SupervisorConfig
+from computerrl.common.descriptor_store import DescriptorKeeper
 from computerrl.common.lifecycle import SUPERVISOR_VARIABLE, set_session_nice
 from computerrl.launch.plan.processes import ProcessSpec
 from computerrl.launch.supervision.processes import PROCESS_VARIABLE, RUN_VARIABLE
@@ -48,6 +49,7 @@ class RoleProcess:
         self.token = ""
         """Mark of the present incarnation, in the environment of everything that it starts."""
         self.pidfd = -1
+        self.keeper = DescriptorKeeper() if spec.keeps_descriptors else None
         self._log_folder = log_folder
         self._popen: subprocess.Popen[bytes] | None = None
         self._started_at = 0.0
@@ -90,6 +92,7 @@ class RoleProcess:
             PROCESS_VARIABLE: self.token,
             SUPERVISOR_VARIABLE: str(os.getpid()),
             ERROR_FILE_VARIABLE: str(self.error_path),
+            **(self.keeper.environment() if self.keeper else {}),
         }
         with contextlib.ExitStack() as stack:
             log = None if self._log_folder is None else stack.enter_context(self.log_path.open("ab"))
@@ -101,6 +104,7 @@ class RoleProcess:
                 stdout=log,
                 stderr=log and subprocess.STDOUT,
                 start_new_session=True,
+                pass_fds=self.keeper.descriptors() if self.keeper else (),
             )
         self._started_at = time.monotonic()
         self._gave_way = False
@@ -132,6 +136,11 @@ class RoleProcess:
         """Wait for the end of the process; returns its exit code and how many seconds it lived."""
         assert self._popen is not None
         exit_code = self._popen.wait()
+        if self.keeper is not None:
+            self.keeper.receive()
+            # What it failed by, or ended in order, is not for the next incarnation.
+            if exit_code != -signal.SIGKILL:
+                self.keeper.forget_all()
         if self._popen.stdin is not None:
             self._popen.stdin.close()
         os.close(self.pidfd)

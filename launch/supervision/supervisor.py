@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from computerrl.common.config import SupervisorConfig
+from computerrl.common.descriptor_store import DescriptorKeeper
 from computerrl.common.errors import RestartLimitReached
 from computerrl.common.lifecycle import stop_signals as usual_stop_signals
 from computerrl.launch.plan.processes import ProcessSpec
@@ -87,6 +88,9 @@ class Supervisor:
         for end in (self._wake_receiver, self._wake_sender):
             end.setblocking(False)
         self._selector.register(self._wake_receiver, selectors.EVENT_READ, None)
+        for process in self._processes:
+            if process.keeper is not None:
+                self._selector.register(process.keeper, selectors.EVENT_READ, process.keeper)
         self._signals: list[int] = []
         self._outcome: Outcome | None = None
 
@@ -141,11 +145,7 @@ class Supervisor:
         """Wait until a process ends, a signal arrives, or something is due, and handle it."""
         due = [process.restart_at for process in self._processes if process.restart_at is not None]
         timeout_s = max(0.0, min([next_tick, self._drain_until, *due]) - time.monotonic())
-        for key, _ in self._selector.select(timeout_s):
-            if key.data is None:
-                self._drain_wakeups()
-            else:
-                self._ended(key.data)
+        self._handle_events(timeout_s, ended=self._ended)
         if self._drain_signalled:
             self.drain(DRAIN_SIGNAL.name)
         if self._outcome is not None:
@@ -157,6 +157,16 @@ class Supervisor:
         elif time.monotonic() >= self._drain_until:
             self._notify(f"nothing was saved within {self._config.drain_s:g} s; the last checkpoint counts")
             self._outcome = self._drained()
+
+    def _handle_events(self, timeout_s: float, *, ended: Callable[[RoleProcess], object]) -> None:
+        """Wait for something to happen, at most ``timeout_s``, and handle it; ``ended`` handles the end of a process."""
+        for key, _ in self._selector.select(timeout_s):
+            if isinstance(key.data, RoleProcess):
+                ended(key.data)
+            elif isinstance(key.data, DescriptorKeeper):
+                key.data.receive()
+            else:
+                self._drain_wakeups()
 
     def drain(self, reason: str) -> None:
         """Have the run save its state and end within `supervisor.drain_s`; everything else goes on meanwhile."""
@@ -188,7 +198,7 @@ class Supervisor:
         verdict = process.history.ended(exit_code, lived_s=lived_s, finished=finished)
         name = process.spec.name
         if isinstance(verdict, ScheduledRestart):
-            self._tree.sweep_after(process.token)
+            self._tree.sweep_after(process.token, kept=self._kept_pids)
             process.restart_at = time.monotonic() + verdict.delay_s
             self._notify(
                 f"{name} ended ({describe_exit(exit_code)}) after {lived_s:.1f} s; starts again in {verdict.delay_s:g} s "
@@ -233,6 +243,9 @@ class Supervisor:
     def _role_pids(self) -> set[int]:
         return {process.pid for process in self._processes if process.pid is not None}
 
+    def _kept_pids(self) -> set[int]:
+        return {pid for process in self._processes if process.keeper is not None for pid in process.keeper.pids()}
+
     def _reap(self, process: RoleProcess) -> tuple[int, float]:
         pid = process.pid
         assert pid is not None
@@ -259,6 +272,9 @@ class Supervisor:
                 self._notify(f"{process.spec.name} did not end within {self._config.stop_s:g} s: killed")
                 process.kill()
                 self._reap(process)
+        for process in self._processes:
+            if process.keeper is not None:
+                process.keeper.forget_all()
         self._tree.sweep_everything()
 
     def _wait_for_ends(self, asked: Sequence[RoleProcess], *, until: float, num_signals: int) -> None:
@@ -267,13 +283,12 @@ class Supervisor:
             timeout_s = until - time.monotonic()
             if timeout_s <= 0:
                 return
-            for key, _ in self._selector.select(timeout_s):
-                if key.data is None:
-                    self._drain_wakeups()
-                else:
-                    self._reap(key.data)
+            self._handle_events(timeout_s, ended=self._reap)
 
     def _close(self) -> None:
+        for process in self._processes:
+            if process.keeper is not None:
+                process.keeper.close()
         self._selector.close()
         self._wake_receiver.close()
         self._wake_sender.close()

@@ -100,6 +100,10 @@ class FakeDesktop:
         """See `OsworldDesktop`."""
         return self.size
 
+    def pointer(self) -> tuple[int, int]:
+        """See `OsworldDesktop`."""
+        return self.size[0] // 2, self.size[1] // 2
+
     def tabs(self) -> Sequence[Tab]:
         """See `OsworldDesktop`."""
         return self.pages

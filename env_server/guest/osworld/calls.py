@@ -87,6 +87,7 @@ class OsworldCalls:
             "close_window": windows.close_window,
             "input": windows.input,
             "screen_size": lambda: self._screen.connection.size,
+            "pointer": self._screen.input.pointer,
             "tree": lambda: as_xml(self._still_tree()),
         }
 

@@ -160,6 +160,9 @@ class OsworldDesktop(Protocol):
     def screen_size(self) -> tuple[int, int]:
         """Width and height in pixels."""
 
+    def pointer(self) -> tuple[int, int]:
+        """Pixel (x, y) of the pointer."""
+
     def tabs(self) -> Sequence[Tab]:
         """The browser's pages, the one in front first; empty when no browser runs."""
 
@@ -197,8 +200,8 @@ class CalledDesktop:
     """`OsworldDesktop` over ``call(name, **args)``; arguments and answers are JSON values, bytes travel as base64 text.
 
     Call names are the method names. Answers: ``read_file`` base64 text or None; ``run`` ``{returncode, stdout, stderr}``;
-    ``windows`` rows of `Window`'s fields, ``tabs`` of `Tab`'s, ``playing`` of `Playing`'s; ``screen_size``
-    two numbers; the others as the protocol says.
+    ``windows`` rows of `Window`'s fields, ``tabs`` of `Tab`'s, ``playing`` of `Playing`'s; ``screen_size`` and
+    ``pointer`` two numbers; the others as the protocol says.
     """
 
     def __init__(self, get: Callable[..., Any]) -> None:
@@ -276,6 +279,11 @@ class CalledDesktop:
         """See `OsworldDesktop`."""
         width, height = self._call("screen_size")
         return int(width), int(height)
+
+    def pointer(self) -> tuple[int, int]:
+        """See `OsworldDesktop`."""
+        x, y = self._call("pointer")
+        return int(x), int(y)
 
     def tabs(self) -> Sequence[Tab]:
         """See `OsworldDesktop`."""

@@ -41,6 +41,21 @@ path = '/dev/shm/computerrl-test-%d' % os.getpid()
 fd = os.open(path, os.O_CREAT | os.O_RDWR, 0o600); os.ftruncate(fd, 4096); memory = mmap.mmap(fd, 4096)
 signal.pause()""",
     "finishes": "import time; time.sleep(0.5)",
+    "keeps": """
+import os, signal, subprocess
+from computerrl.common.descriptor_store import DescriptorStore, Kept
+store = DescriptorStore.of_supervisor()
+kept = store.take('helper')
+if kept is None:
+    reading, writing = os.pipe()
+    # As a desktop: another environment, another session, and it ends with its standard input.
+    helper = subprocess.Popen(['sh', '-c', 'read over'], stdin=reading, env={}, start_new_session=True)
+    os.close(reading)
+    kept = Kept(helper.pid, (os.pidfd_open(helper.pid), writing))
+store.put('helper', kept)
+with open('%s', 'a') as file:
+    print(kept.pid, file=file)
+signal.pause()""",
 }
 
 SUPERVISE = """
@@ -51,9 +66,9 @@ from computerrl.launch.plan.processes import ProcessSpec
 from computerrl.launch.supervision.supervisor import Supervisor
 folder, fakes = Path(sys.argv[1]), json.loads(sys.argv[2])
 roles = ['broker', 'env_server', 'actor', 'learner']
-specs = [ProcessSpec(role=role, index=0, argv=(sys.executable, '-c', code), ends_run=role == 'learner')
-         for role, code in zip(roles, fakes)]
-config = SupervisorConfig(backoff_s=0.05, max_restarts=2, stop_s=1.0)
+specs = [ProcessSpec(role=role, index=0, argv=(sys.executable, '-c', code), ends_run=role == 'learner',
+                     keeps_descriptors=role == 'env_server') for role, code in zip(roles, fakes)]
+config = SupervisorConfig(backoff_s=0.05, max_restarts=9 if 'helper' in ''.join(fakes) else 2, stop_s=1.0)
 supervisor = Supervisor(specs, config=config, log_folder=folder, notify=lambda line: print(line, flush=True))
 def tick():
     rows = [[view.name, view.state, view.pid, view.num_restarts] for view in supervisor.views()]
@@ -69,7 +84,7 @@ class Run:
 
     def __init__(self, folder: Path, *names: str) -> None:
         self.folder = folder
-        codes = json.dumps([FAKES[name] for name in names])
+        codes = json.dumps([FAKES[name].replace("%s", str(folder / "helpers")) for name in names])
         self.process = subprocess.Popen(
             [sys.executable, "-c", SUPERVISE, str(folder), codes],
             cwd=ROOT,
@@ -211,6 +226,55 @@ def test_sigkill_of_a_process_is_repaired_and_its_grandchildren_end(start: Calla
     assert kind == "stopped"
     assert "env_server-0 ended (SIGKILL)" in notes
     assert not run.left()
+
+
+def helpers(folder: Path) -> list[int]:
+    """The helper that each incarnation had, in order."""
+    path = folder / "helpers"
+    return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def lives(pid: int) -> bool:
+    return pid in processes.parents()
+
+
+def test_what_a_killed_process_had_kept_lives_on_until_another_end(start: Callable[..., Run], tmp_path: Path) -> None:
+    run = start("good", "keeps", "good", "good")
+    run.wait_until(lambda: len(helpers(tmp_path)) == 1)
+    helper = helpers(tmp_path)[0]
+    # Whoever dies: the sweep after it spares what is kept.
+    for name, number in (("env_server-0", 2), ("actor-0", 2), ("env_server-0", 3)):
+        run.wait_until(lambda: all(state == "running" for state, _, _ in run.views().values()))
+        _, pid, num_restarts = run.views()[name]
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        run.wait_until(lambda name=name, before=num_restarts: run.views()[name][2] > before)  # type: ignore[misc]
+        run.wait_until(lambda number=number: len(helpers(tmp_path)) == number)  # type: ignore[misc]
+        assert helpers(tmp_path)[-1] == helper and lives(helper)
+    # What failed by itself is not for the next incarnation.
+    pid = run.views()["env_server-0"][1]
+    assert pid is not None
+    os.kill(pid, signal.SIGABRT)
+    run.wait_until(lambda: len(helpers(tmp_path)) == 4)
+    run.wait_until(lambda: not lives(helper))
+    assert helpers(tmp_path)[-1] != helper
+    run.process.send_signal(signal.SIGINT)
+    run.end()
+    assert not run.left() and not lives(helpers(tmp_path)[-1])
+
+
+def test_sigkill_of_a_supervisor_ends_what_it_kept(start: Callable[..., Run], tmp_path: Path) -> None:
+    run = start("good", "keeps", "good", "good")
+    run.wait_until(lambda: len(helpers(tmp_path)) == 1 and all(row[0] == "running" for row in run.views().values()))
+    pid = run.views()["env_server-0"][1]
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    run.wait_until(lambda: len(helpers(tmp_path)) == 2)
+    os.kill(run.process.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 60.0
+    while (run.left() or lives(helpers(tmp_path)[0])) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not run.left() and not lives(helpers(tmp_path)[0])
 
 
 def test_process_that_always_exits_ends_the_run_with_the_restart_limit(start: Callable[..., Run]) -> None:

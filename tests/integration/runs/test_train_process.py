@@ -114,6 +114,8 @@ def test_train_killed_stopped_and_resumed_finishes_with_nothing_lost_or_left(tra
     for name in ("actor-0", "env_server-0"):
         run.wait_line(rf"note {name} ended \(SIGKILL\)")
     run.wait_updates(2)
+    taken_over = (tmp_path / "runs" / "latest" / "logs" / "latest" / "env_server-0.log").read_text().count("desktop.taken_over")
+    assert taken_over > 0, "desktops outlive their env_server"
     run.process.send_signal(signal.SIGINT)
     assert run.end() == 130, run.output
     assert not run.left()

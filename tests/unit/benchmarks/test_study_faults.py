@@ -63,3 +63,22 @@ def test_job_that_ends_with_an_error_of_its_own_is_not_started_for_ever(job: Sim
     job.write(fails=True)
     with pytest.raises(_runs.RunFailed, match="exit code 3"):
         faults.disturbed(job.folder, NAME, SETTINGS)
+
+
+def test_time_until_a_role_is_back_is_that_from_its_kill_to_its_sign(tmp_path: Path) -> None:
+    logs = tmp_path / "logs" / "latest"
+    logs.mkdir(parents=True)
+    (tmp_path / "config.yaml").write_text("desktop: {num_desktops: 2}\nname: x\n")
+
+    def write(process: str, *events: tuple[float, str]) -> None:
+        lines = [
+            json.dumps({"event": name, "timestamp": f"1970-01-01T00:{int(at) // 60:02d}:{at % 60:06.3f}Z"}) for at, name in events
+        ]
+        (logs / f"{process}.log").write_text("\n".join(["not JSON", *lines]) + "\n")
+
+    write("broker-0", (1, "broker.started"), (5, "version.announced"), (31.5, "broker.started"), (64, "version.announced"))
+    write("env_server-0", *((at, "desktop.started") for at in (2, 3, 92, 95, 122, 152, 158)))
+    write("actor-0", (4, "engine.ready"))
+    kills = [("broker-0", 30.0), ("learner-0", 60.0), ("env_server-0", 90.0), ("env_server-0", 120.0), ("env_server-0", 150.0)]
+    # Of the second kill one desktop came back before the third, and no actor was killed.
+    assert faults.back_s(tmp_path, kills) == {"broker": 1.5, "learner": 4.0, "env_server": 6.5}

@@ -17,6 +17,7 @@ import pytest
 
 from computerrl.common.actions import parse_action
 from computerrl.common.config import DesktopConfig
+from computerrl.common.descriptor_store import Kept
 from computerrl.common.errors import ComputerRLError, DesktopBroken, HostBroken
 from computerrl.common.messages import Action, Evaluation
 from computerrl.env_server.driver import SitePage, TaskInstance
@@ -47,7 +48,7 @@ FOUND = {
 GUEST = """
 import json, os, socket, struct, sys, threading
 def end_with_host():
-    sys.stdin.read()
+    sys.stdin.readline()
     os._exit(0)
 threading.Thread(target=end_with_host, daemon=True).start()
 sock = socket.socket(fileno=os.dup(1))
@@ -315,3 +316,65 @@ def test_errors_are_of_the_product(start: Callable[..., GuestDriver]) -> None:
     with pytest.raises(ComputerRLError) as caught:
         driver.get("editor_text")
     assert len(str(caught.value)) < 5000
+
+
+# --- a guest that is taken over from a process that was killed ------------------------------------------------------
+
+SERVES = """
+import time
+def serve():
+    while True:
+        request = hear()
+        if request["request"] == "screen":
+            socket.send_fds(sock, [b"F"], [screen.fileno()])
+        else:
+            say(**({"echo": request["echo"]} if "echo" in request else {}))
+"""
+
+
+@pytest.fixture
+def take_over(start: Callable[..., GuestDriver], tmp_path: Path) -> Iterator[Callable[[str], GuestDriver]]:
+    """Have a guest of these lines taken over by a second driver; the first one is never asked again."""
+    taken: list[GuestDriver] = []
+
+    def take(lines: str) -> GuestDriver:
+        handles = start(f"{SERVES}\nREADY\n{lines}").handles()
+        kept = Kept(handles.pid, tuple(map(os.dup, handles.descriptors)))
+        launcher = Launcher(tmp_path, "")
+        taken.append(GuestDriver(launcher, CONFIG, index=0, folder=tmp_path, screenshots=None, kept=kept))
+        return taken[-1]
+
+    yield take
+    for driver in taken:
+        driver.close()
+
+
+@pytest.mark.parametrize("lines", ["serve()", "say(message='of the dead')\nserve()"])
+def test_guest_is_taken_over_with_its_answer_to_the_dead(take_over: Callable[[str], GuestDriver], lines: str) -> None:
+    driver = take_over(lines)
+    assert driver.healthy() and driver.frame().shape == (480, 640, 3)
+    ended = os.dup(driver.handles().descriptors[0])
+    driver.close()
+    assert not driver.healthy()
+    assert not Kept(0, (ended,)).is_alive
+    os.close(ended)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "time.sleep(60)",
+        "say(echo=7)\ntime.sleep(60)",
+        "say(site='https://of.the.dead/')\nhear()\nserve()",
+        'sock.sendall(b"x" * 20)\nserve()',
+        'say(error="broken", message="no", echo=hear()["echo"])\nserve()',
+        "while True: say()",
+        "sys.exit(0)",
+    ],
+)
+def test_guest_that_cannot_be_taken_over_is_a_broken_desktop(
+    take_over: Callable[[str], GuestDriver], lines: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guest_process, "_TAKE_OVER_LIMIT_S", 1.0)
+    with pytest.raises(DesktopBroken):
+        take_over(lines)

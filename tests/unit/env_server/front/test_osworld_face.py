@@ -121,7 +121,7 @@ def test_what_controllers_read(client: TestClient, guest: Guest) -> None:
     assert guest.calls[-1] == ("read_file", {"path": "/home/user/a b"})
     guest.answers["read_file"] = None
     assert client.post("/file", data={"file_path": "/none"}).status_code == 404
-    guest.answers["run"] = {"returncode": 0, "stdout": "30 40\n", "stderr": ""}
+    guest.answers["pointer"] = [30, 40]
     assert client.get("/cursor_position").json() == [30, 40]
     guest.answers["run"] = {"returncode": 0, "stdout": '{"name": "user"}', "stderr": ""}
     assert client.post("/list_directory", json={"path": "/home/user"}).json() == {"directory_tree": {"name": "user"}}
