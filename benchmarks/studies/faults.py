@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def back_s(run: Path, kills: Sequence[tuple[str, float]]) -> dict[str, float]:
         signs = _times(run / "logs" / "latest" / f"{log}.log", event)
         own = [at for process, at in kills if process == role]
         waits = []
-        for at, until in zip(own, [*own[1:], math.inf], strict=True):
+        for at, until in pairwise([*own, math.inf]):
             later = [sign for sign in signs if at < sign < until]
             needed = num_desktops if role == "env_server-0" else 1
             if len(later) >= needed:
