@@ -200,8 +200,9 @@ class Supervisor:
         if isinstance(verdict, ScheduledRestart):
             self._tree.sweep_after(process.token, kept=self._kept_pids)
             process.restart_at = time.monotonic() + verdict.delay_s
+            when = f"in {verdict.delay_s:g} s" if verdict.delay_s else "at once"
             self._notify(
-                f"{name} ended ({describe_exit(exit_code)}) after {lived_s:.1f} s; starts again in {verdict.delay_s:g} s "
+                f"{name} ended ({describe_exit(exit_code)}) after {lived_s:.1f} s; starts again {when} "
                 f"({verdict.num_restarts} of {self._config.max_restarts}), log: {process.log_path}"
             )
             return

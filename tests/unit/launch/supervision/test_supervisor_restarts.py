@@ -17,7 +17,7 @@ def history() -> RestartHistory:
 def test_restart_repeated_deaths_back_off_twice_as_long_each_time_then_give_up() -> None:
     actor = history()
     delays = [actor.ended(-9, lived_s=1.0) for _ in range(3)]
-    assert delays == [ScheduledRestart(0.5, 1), ScheduledRestart(1.0, 2), ScheduledRestart(2.0, 3)]
+    assert delays == [ScheduledRestart(0.0, 1), ScheduledRestart(0.5, 2), ScheduledRestart(1.0, 3)]
     assert actor.ended(-9, lived_s=1.0) == EndRun(finished=False, reason="restart_limit")
 
 
@@ -25,7 +25,7 @@ def test_restart_after_a_stable_life_counts_from_zero() -> None:
     actor = history()
     for _ in range(3):
         actor.ended(1, lived_s=1.0)
-    assert actor.ended(1, lived_s=61.0) == ScheduledRestart(0.5, 1)
+    assert actor.ended(1, lived_s=61.0) == ScheduledRestart(0.0, 1)
     assert actor.num_restarts_total == 4
 
 
