@@ -202,6 +202,7 @@ class LearnerLoop:
         orders.enter(state, list(map(self._order, phase.orders)), close_present=close_orders)
         state.ends_s = []
         state.phase = phase.name
+        state.sft_done, state.sft_max_samples = 0, self._budget.samples_of_round() if phase.kind == "sft" else None
         if phase.kind == "rl":
             self._machine.start_phase(after_sft=phase.name != "rl-1")
         for name in [plan.order_id for plan in phase.orders] or [phase.name]:
@@ -211,6 +212,8 @@ class LearnerLoop:
             self._finish()
         if phase.name.startswith("sft-"):
             state.before_round = self._around.checkpoints.next_number
+        elif not recipe.is_check(phase.name):
+            state.before_round = None
         # On disk before the broker closes or opens anything: a resumed learner finds orders and phase in agreement.
         self.checkpoint(wait=True)
         self._begin(phase)
@@ -252,10 +255,11 @@ class LearnerLoop:
                 demonstrations=self.pools.demonstrations,
                 successes=self.pools.successes,
                 success=self.state.success_ema or 0.0,
-                max_samples=self._budget.samples_of_round(),
+                max_samples=self.state.sft_max_samples,
+                num_done=self.state.sft_done,
             )
             rl_lr = config.learner.optimizer.lr
-            return SftWork(around, books, sft_round=sft_round, versions=self._versions, rl_lr=rl_lr)
+            return SftWork(around, books, sft_round=sft_round, versions=self._versions, saver=self._saver, rl_lr=rl_lr)
         if phase.kind == "rl":
             aids = Aids(config, self.state, families=self._families, broker=around.broker, pools=self.pools)
             return RlWork(

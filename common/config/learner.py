@@ -286,7 +286,8 @@ class LearnerConfig(Section):
     """Deadline for a collective among ranks in seconds. The learner ends when one takes longer, and the supervisor starts it
     again."""
     checkpoint_every_updates: int = Field(5, ge=1)
-    """Number of RL updates between checkpoints. Every phase change makes a checkpoint too."""
+    """Number of RL updates between checkpoints. Every phase change makes a checkpoint too, and a long supervised round several,
+    which take a twentieth of its time."""
     num_checkpoints_kept: int = Field(2, ge=1)
     """Number of newest checkpoints that are kept. Older ones are removed."""
     weight_backend: Literal["auto", "gloo", "nccl", "file"] = "auto"

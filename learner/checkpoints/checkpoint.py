@@ -90,11 +90,13 @@ class CheckpointStore:
         cursor: int,
         sync_first: Sequence[Path] = (),
         unchanged: Collection[str] = (),
+        keep: int | None = None,
     ) -> int:
         """Copy everything and write it in the background; waits for the one before. Returns its number.
 
         ``cursor``: the first group the state does not cover. ``sync_first``: files whose lengths ``state`` mentions.
         ``unchanged``: sections that are those of the newest checkpoint, which this one replaces; needs `has_newest`.
+        ``keep``: number of an older checkpoint that stays, however many newer ones there are.
         Raises `DiskFull`, `Superseded` (another store has loaded since) or OSError of an earlier write.
         """
         self.wait()
@@ -103,7 +105,7 @@ class CheckpointStore:
         number, self._next_number = self._next_number, self._next_number + 1
         self._thread = threading.Thread(
             target=self._write,
-            args=(number, copies, text, cursor, tuple(sync_first), tuple(unchanged)),
+            args=(number, copies, text, cursor, tuple(sync_first), tuple(unchanged), keep),
             name="checkpoint",
             daemon=True,
         )
@@ -151,6 +153,7 @@ class CheckpointStore:
         cursor: int,
         sync_first: tuple[Path, ...],
         unchanged: tuple[str, ...],
+        keep: int | None,
     ) -> None:
         started = time.monotonic()
         final = self._path(number)
@@ -181,7 +184,7 @@ class CheckpointStore:
             draft.rename(final)
             self._point_latest_at(final)
             self._cursors[number] = cursor
-            self._prune(replaced)
+            self._prune(replaced, keep)
             if replaced is None:
                 self.last_write_s = time.monotonic() - started
         except OSError as error:
@@ -205,10 +208,10 @@ class CheckpointStore:
         draft.replace(self._own / "latest")
         _sync(self._own)
 
-    def _prune(self, replaced: int | None) -> None:
+    def _prune(self, replaced: int | None, keep: int | None) -> None:
         # Two that share a file do not protect each other from its damage: each of those that are kept has its own.
         others = [number for number in sorted(self._cursors) if number != replaced]
-        for number in {*others[: -self.num_kept], *([] if replaced is None else [replaced])}:
+        for number in {*others[: -self.num_kept], *([] if replaced is None else [replaced])} - {keep}:
             shutil.rmtree(self._path(number), ignore_errors=True)
             del self._cursors[number]
 

@@ -44,6 +44,16 @@ class Saver:
             reason = f"{len(missing)} images of the episodes that the checkpoint keeps are not in {self._around.folder.images}"
             raise ResumeError(f"{reason}, for example {missing[0]}: restore that folder, or start a new run")
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._store.busy
+
+    @property
+    def write_s(self) -> float:
+        """Seconds that the newest checkpoint took in the background; 0 before the first."""
+        return self._store.last_write_s
+
     def save(self, *, wait: bool = False) -> None:
         """Save everything as it is now; in the background unless ``wait``."""
         state, records, trainer = self._books.state, self._books.records, self._around.trainer
@@ -54,7 +64,10 @@ class Saver:
         sections, tree = pack_run(state.to_json(), None if is_saved else trainer.state_dict(), self._pools.stored())
         if is_saved:
             tree[TRAINER] = self._saved_trainer
-        self._store.save(sections, tree, cursor=state.cursor, sync_first=records.paths(), unchanged=[TRAINER] if is_saved else [])
+        unchanged = [TRAINER] if is_saved else []
+        self._store.save(
+            sections, tree, cursor=state.cursor, sync_first=records.paths(), unchanged=unchanged, keep=state.before_round
+        )
         self._saved_revision, self._saved_trainer = trainer.revision, tree[TRAINER]
         if wait:
             self._store.wait()

@@ -82,6 +82,10 @@ class LoopState:
     """End of each episode of the present evaluation, in seconds since its start."""
     sft_sample_s: float | None = None
     """Seconds per step of a supervised round, from the newest one; None before the first."""
+    sft_done: int = 0
+    """Minibatches of the present supervised round that the weights were trained on."""
+    sft_max_samples: int | None = None
+    """Steps that the present Entropulse round has time for; None: any number."""
     before_round: int | None = None
     """Checkpoint from before the newest supervised round, while the round may still be taken back."""
     planned: dict[str, int] = field(default_factory=dict)

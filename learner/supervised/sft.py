@@ -48,7 +48,7 @@ def _drawn(run: Path, *, seed: int, per_family: int) -> list[KeptEpisode]:
 
 @dataclass
 class SftRound:
-    """Minibatches and the progress of a round; a round is begun anew when its learner died."""
+    """Minibatches and the progress of a round."""
 
     batches: Sequence[Sequence[Step]]
     max_lr: float
@@ -78,12 +78,13 @@ def make_round(
     successes: EpisodePool,
     success: float = 0.0,
     max_samples: int | None = None,
+    num_done: int = 0,
 ) -> SftRound:
     """Cloning trains on all demonstrations, successes of specialists and imported trajectories, an Entropulse round on a few
     successes per task (ComputerRL 3.4).
 
     ``success``: success rate of the newest training episodes. ``max_samples``: steps that an Entropulse round has time for; None:
-    any number.
+    any number. ``num_done``: minibatches that were trained before the learner was started again.
     """
     learner = config.learner
     warmup_steps = 0
@@ -109,7 +110,8 @@ def make_round(
         episodes=len(episodes),
         steps=sum(len(episode.steps) for episode in episodes),
         batches=len(batches),
+        done=num_done,
         pool_episodes=successes.num_episodes,
         pool_digest=pool_digest,
     )
-    return SftRound(batches, lr, pool_digest, warmup_steps)
+    return SftRound(batches, lr, pool_digest, warmup_steps, num_done)
