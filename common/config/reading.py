@@ -31,7 +31,7 @@ def read_section(path: Path, kind: type[Kind], *, overrides: Sequence[str] = ())
     try:
         section = kind.model_validate(tree)
     except ValidationError as error:
-        problems.extend(_problem(item, kind) for item in error.errors())
+        problems.extend(_problem(item, kind) for item in _causes(error))
         raise ConfigError(problems) from None
     if problems:
         raise ConfigError(problems)
@@ -48,6 +48,20 @@ _MAX_CHARS = 4 << 20
 _INT, _FLOAT, _TEXT, _MERGE, _VALUE = (f"tag:yaml.org,2002:{name}" for name in ("int", "float", "str", "merge", "value"))
 _BASE_8_OR_60 = re.compile(r"[-+]?0[0-9_]+|.*:.*")
 """Texts that YAML 1.1 reads as numbers in base 8 or 60: 010 is 8, 1:30 is 90. In YAML 1.2 and here they are texts."""
+
+
+class _BlankMissing(yaml.constructor.ConstructorError):
+    """A key without a value that contains a colon: YAML reads `{name:x}` as the key `name:x`."""
+
+    def __init__(self, keys: Sequence[str], mark: yaml.Mark) -> None:
+        super().__init__(None, None, f"{keys[0]!r} is a key without a value: the colon needs a blank after it", mark)
+        self.keys = keys
+
+    def corrected(self, text: str) -> str:
+        """``text`` with a blank after the first colon of each of these keys."""
+        for key in self.keys:
+            text = text.replace(key, key.replace(":", ": ", 1))
+        return text
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -77,6 +91,9 @@ class _StrictLoader(yaml.SafeLoader):
         return value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        closed = [key.value for key, value in node.value if _is_plain(key) and ":" in key.value and _is_plain(value, text="")]
+        if closed:
+            raise _BlankMissing(closed, node.start_mark)
         seen = set()
         for key_node, _ in node.value:
             if key_node.tag == _MERGE:
@@ -86,6 +103,11 @@ class _StrictLoader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", key_node.start_mark)
             seen.add(key if isinstance(key, str) else None)
         return super().construct_mapping(node, deep=deep)
+
+
+def _is_plain(node: yaml.Node, *, text: str | None = None) -> bool:
+    """Whether ``node`` is a scalar without quotes, and with ``text`` that one."""
+    return isinstance(node, yaml.ScalarNode) and node.style is None and text in (None, node.value)
 
 
 def _count_chars(node: yaml.Node, known: dict[int, int | None]) -> int:
@@ -169,6 +191,8 @@ def apply_override(tree: dict[str, Any], override: str, kind: type[Section]) -> 
         node = child
     try:
         node[last] = _read_value(text, _annotation(kind, path.split(".")))
+    except _BlankMissing as error:
+        return Problem(f"--set {path}", str(error.problem), f"write '{path}={error.corrected(text)}', with the quotes")
     except (yaml.YAMLError, RecursionError) as error:
         reason = "is nested too deeply" if isinstance(error, RecursionError) else _reason(error)
         return Problem(f"--set {path}", f"value {text!r:.200} is not YAML: {reason}", "put quotes around the value")
@@ -207,6 +231,17 @@ def _annotation(kind: type[Section], path: Sequence[str]) -> Any:
     return None if field is None else field.annotation
 
 
+def _causes(error: ValidationError) -> list[Any]:
+    """Errors without their consequences: a list whose items are invalid counts as too short as well."""
+    errors = error.errors()
+    places = [item["loc"] for item in errors]
+    return [
+        item
+        for item in errors
+        if item["type"] != "too_short" or not any(place[: len(item["loc"])] == item["loc"] != place for place in places)
+    ]
+
+
 def _problem(item: Any, kind: type[Section]) -> Problem:
     path = ".".join(str(part) for part in item["loc"]) or "config"
     if item["type"] == "extra_forbidden":
@@ -219,6 +254,9 @@ def _problem(item: Any, kind: type[Section]) -> Problem:
     elif item["type"] == "tuple_type":
         message = "should be a list"
         step = f"write it as [{given}]" if isinstance(given, str | int | float) else "write it as [FIRST, SECOND]"
+    elif item["type"] == "too_short":
+        least = item["ctx"]["min_length"]
+        message, step = f"should have at least {least} value{'' if least == 1 else 's'}", "add one, or leave the field out"
     elif item["type"] in ("model_type", "dict_type"):
         message, step = "should be a section or mapping", "write its fields as KEY: VALUE lines below it, or leave it out"
     elif item["type"] in ("bool_type", "bool_parsing"):

@@ -165,12 +165,22 @@ def with_config(*, is_required: bool = True) -> Callable[[Callable[..., Any]], C
 
 
 def split_words(words: Sequence[str], named: str | None) -> tuple[str | None, list[str]]:
-    """(CONFIG or None, overrides) of a command line. Raises `click.UsageError` for a second CONFIG."""
+    """(CONFIG or None, overrides) of a command line. Raises `click.UsageError` for a second CONFIG, and for a value that the
+    shell has split at its blanks."""
     overrides = [word for word in words if is_override(word)]
     files = [word for word in words if not is_override(word)] + ([] if named is None else [named])
     if len(files) > 1:
-        raise click.UsageError(f"give one CONFIG, not {len(files)} ({', '.join(files)}); a field is set with KEY=VALUE")
+        cut = next((word for word in overrides if _is_open(word, "[]") or _is_open(word, "{}")), None)
+        if cut is not None:
+            whole = " ".join(words[words.index(cut) :])
+            raise click.UsageError(f"{cut!r} lacks a closing bracket; put quotes around a value with blanks: '{whole}'")
+        step = "a field is set with KEY=VALUE, and a section of another file is copied into yours"
+        raise click.UsageError(f"give one CONFIG, not {len(files)} ({', '.join(files)}); {step}")
     return (files[0] if files else None), overrides
+
+
+def _is_open(word: str, brackets: str) -> bool:
+    return word.count(brackets[0]) > word.count(brackets[1])
 
 
 def print_resolved(config: RunConfig, *, path: Path) -> None:

@@ -166,6 +166,8 @@ def test_load_config_truth_value_in_a_list_or_mapping_of_numbers_is_refused(tmp_
         ("learner: []", "leave it out"),
         ("tasks: {families: calc-set-cell}", "[calc-set-cell]"),
         ("metrics: {wandb: 5}", "true or false"),
+        ("learner: {rewards: []}", "at least 1 value"),
+        ("learner: {rewards: [name]}", "fields as KEY: VALUE"),
         ("learner.max_age: 2", "into the section learner"),
         ("learner.optimizer.lr: 2", "into the section learner.optimizer"),
     ],

@@ -202,6 +202,14 @@ def test_two_configurations_on_a_command_line_are_an_error(words: tuple[str, ...
         split_words(words, named)
 
 
+@pytest.mark.parametrize("value", ["[{name: x}]", "{a: [1, 2]}", "[[1, 2], [3, 4]]"])
+@pytest.mark.parametrize(("before", "named"), [(("smoke",), None), ((), "smoke")])
+def test_value_that_the_shell_has_split_is_answered_with_quotes(before: tuple[str, ...], named: str | None, value: str) -> None:
+    with pytest.raises(click.UsageError) as raised:
+        split_words((*before, *f"a.b={value}".split()), named)
+    assert f"'a.b={value}'" in raised.value.message
+
+
 def test_ways_to_name_a_configuration_and_to_set_fields_are_one() -> None:
     ways = [
         ["smoke", "learner.max_age=2", "seed=5"],
