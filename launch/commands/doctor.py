@@ -183,7 +183,12 @@ _VERDICT_WIDTH = 9
 
 
 def _print_row(row: Row) -> None:
-    """Print one row, its text wrapped in the terminal's last column."""
+    """Print one row, its text wrapped in the terminal's last column. Without a terminal it is one line with whole paths."""
+    if not sys.stdout.isatty():
+        step = f" -> {row.next_step}" if row.next_step else ""
+        print(f"{row.what:<{_WHAT_WIDTH}} {row.verdict:<{_VERDICT_WIDTH}} {row.found}{step}")
+        return
+
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table

@@ -269,7 +269,7 @@ def desktop(*, lists: bool, mcp: bool, as_json: bool, **options: Any) -> None:
 @click.command(cls=MeasuringCommand, kind="benchmark", short_help="Run a benchmark: how fast something is.")
 @click.argument("name", required=False)
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write rows or list to this file too.")
-@click.option("--quick", is_flag=True, help="End within a minute, with a wider spread.")
+@click.option("--quick", is_flag=True, help="End within a minute (`serve`: some minutes), with a wider spread.")
 @click.option("--gpus", type=click.IntRange(1, 64), metavar="N", help="Of `gpu`: also check what needs N GPUs. Default: 1.")
 @click.option("--minutes", type=click.FloatRange(0.1, 120), metavar="N", help="Of `gpu`: time limit. Default: 4, with --gpus 8.")
 @click.option("--part", multiple=True, metavar="PART", help="Of `gpu`, `serve`: run this part alone; may be given several times.")

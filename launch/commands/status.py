@@ -116,7 +116,9 @@ def attempt_ended(folder: Path) -> float | None:
     return attempts[-1].ended if attempts else None
 
 
-_RUNS_ROW = "{run:24.24} {began:11} {state:9} {took:>8} {updates:>7}  {success}"
+_RUNS_ROW = "{run:{width}} {began:11} {state:9} {took:>8} {updates:>7}  {success}"
+_RUN_WIDTH = 24
+"""Minimum width of the names. The longest one widens them, since other commands take whole names."""
 
 
 def print_runs(folders: Sequence[Path], *, as_json: bool) -> None:
@@ -129,12 +131,14 @@ def print_runs(folders: Sequence[Path], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    print(_RUNS_ROW.format(run="run", began="began", state="state", took="took", updates="updates", success="success"))
+    heads = {name: name for name in ("run", "began", "state", "took", "updates", "success")}
+    width = max([_RUN_WIDTH, *(len(row["run"]) for row in rows)])
+    print(_RUNS_ROW.format(width=width, **heads))
     for row in rows:
         began = "–" if row["began"] is None else time.strftime("%m-%d %H:%M", time.localtime(row["began"]))
         means = " ".join(percent(one["success"]) for one in row["evaluations"])
         figures = {"took": duration(row["took_s"]), "updates": row["num_updates"], "success": means or "–"}
-        print(_RUNS_ROW.format(run=row["run"], state=row["state"], began=began, **figures))
+        print(_RUNS_ROW.format(width=width, run=row["run"], state=row["state"], began=began, **figures))
     print("success: mean over families of each evaluation, in order", file=sys.stderr)
 
 

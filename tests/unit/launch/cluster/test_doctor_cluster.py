@@ -128,6 +128,18 @@ def test_doctor_says_which_numbers_this_processor_is_fast_with(dtype: str, monke
     assert row.found.startswith(dtype) and row.verdict == ("ok" if dtype == "bfloat16" else "note")
 
 
+@pytest.mark.parametrize("verdict", ["ok", "note", "missing"])
+def test_doctor_without_a_terminal_prints_a_line_for_each_row(
+    verdict: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [Row(name, verdict, f"found /{name}/" + "long/" * 60, "do " * 60 + "it") for name in ("image", "disk [cache]")]
+    monkeypatch.setattr(doctor, "diagnose", lambda *_: iter(rows))
+    doctor.run_doctor(as_json=False)
+    lines = capsys.readouterr().out.splitlines()[: len(rows)]
+    for row, line in zip(rows, lines, strict=True):
+        assert line.startswith(row.what) and verdict in line and row.found in line and line.endswith(f"-> {row.next_step}")
+
+
 def test_doctor_shows_a_row_before_the_next_check_begins(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from computerrl.common.messages import PeerEntry, Status
 from computerrl.common.metrics import read_json_lines
 from computerrl.launch.commands.main import cli
-from computerrl.launch.commands.status import print_status, show_status, status_tree, view_of
+from computerrl.launch.commands.status import print_runs, print_status, show_status, status_tree, view_of
 from computerrl.launch.report.report_data import Attempt
 from computerrl.launch.report.write import report_of, write_attempt
 from computerrl.launch.watch.display_frame import render
@@ -41,6 +41,14 @@ def test_status_of_a_finished_run_does_not_depend_on_when_it_is_looked_at(tmp_pa
     assert text == drawn(folder, state, now=MUCH_LATER + 3600)
     assert "finished" in text and "took 11:45" in text and "after RL" in text and "91%" in text
     assert "left" not in text and "does not answer" not in text
+
+
+def test_runs_are_listed_with_their_whole_names_in_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["a", "n" * 24, "eval-" + "n" * 60]
+    print_runs([write_run(tmp_path / name) for name in names], as_json=False)
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert sorted(row.split()[0] for row in rows) == sorted(names)
+    assert {row.index("finished") for row in rows} == {head.index("state")}
 
 
 def test_status_counts_the_time_of_all_attempts_without_the_pauses(tmp_path: Path) -> None:
