@@ -10,6 +10,7 @@ The engine stands still only during its own `load`, which compares its probe log
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -47,6 +48,10 @@ MAX_ATTEMPTS = 5
 """Number of failures of one version in a row after which `failure` is set. The bytes are right each time, so this engine cannot
 load them (it packs its weights in a way that `load` does not know), and an actor that cannot follow must not play on. As many
 refusals in a row mean that the receiver can never join: its base model is another one."""
+
+AWAY_S = 10.0
+"""Seconds without a reply of the learner after which a warning is logged. At a run's orderly end the learner is the first to
+leave, and a restart of it is in the supervisor's log."""
 
 FORM_GRACE_S = 1.0
 """Time by which the learner gives up forming a group earlier than a receiver."""
@@ -154,6 +159,8 @@ class WeightReceiver:
         self._num_failures = 0
         self._failure: ComputerRLError | None = None
         self._complaint = ""
+        self._away_since: float | None = None
+        """`time.monotonic` of the first request without a reply since the last reply."""
         self._closing = threading.Event()
         self.load_stalls = Timings()
         """Time for which generation stood still, per update."""
@@ -201,7 +208,7 @@ class WeightReceiver:
             try:
                 self._join_once()
             except PeerTimeout as error:
-                self._complain("weights.learner_away", error)
+                self._note_away(error)
                 self._stop.wait(RETRY_S)
             except ComputerRLError as error:
                 # The learner has another base model or another schema version. It may be one that is about to end.
@@ -219,6 +226,7 @@ class WeightReceiver:
             timeout_s=JOIN_TIMEOUT_S,
         )
         self._complaint = ""
+        self._away_since = None
         if isinstance(invitation, NothingNewer):
             return
         policy_version = invitation.update.policy_version
@@ -294,10 +302,17 @@ class WeightReceiver:
         try:
             self._client.loaded(self._receiver, policy_version=policy_version, error=error, timeout_s=JOIN_TIMEOUT_S)
         except PeerTimeout as timeout:
-            self._complain("weights.learner_away", timeout)
+            self._note_away(timeout)
 
-    def _complain(self, event: str, error: ComputerRLError) -> None:
-        """Log once per cause, not once per retry."""
-        if self._complaint != f"{event}{error.code}":
-            self._complaint = f"{event}{error.code}"
-            log.get_logger().warning(event, error=error.code, reason=str(error))
+    def _note_away(self, error: PeerTimeout) -> None:
+        now = time.monotonic()
+        if self._away_since is None:
+            self._away_since = now
+        self._complain("weights.learner_away", error, level=logging.WARNING if now - self._away_since >= AWAY_S else logging.INFO)
+
+    def _complain(self, event: str, error: ComputerRLError, *, level: int = logging.WARNING) -> None:
+        """Log once per cause and level, not once per retry."""
+        complaint = f"{event} {error.code} {level}"
+        if self._complaint != complaint:
+            self._complaint = complaint
+            log.get_logger().log(level, event, error=error.code, reason=str(error))

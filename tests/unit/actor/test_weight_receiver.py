@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from computerrl.actor.serving import weight_receiver
 from computerrl.actor.serving.weight_receiver import MAX_ATTEMPTS, WeightReceiver
-from computerrl.common.errors import EngineFailed, WeightError
+from computerrl.common.errors import EngineFailed, PeerTimeout, WeightError
 from computerrl.common.lifecycle import StopToken
 from computerrl.common.messages import BaseModelInvitation, NothingNewer, WeightUpdate
 from computerrl.common.weight_plan import Manifest, WeightPlan
@@ -136,3 +137,20 @@ def test_receiver_whose_engine_can_never_take_a_version_has_failed(error: type[E
     client = FakeClient()
     receiver = play(client, FakeEngine(*[error("no") for _ in range(MAX_ATTEMPTS + 5)]), num_reports=MAX_ATTEMPTS + 1)
     assert isinstance(receiver.failure, error)
+
+
+@pytest.mark.parametrize(("away_s", "levels"), [(float("inf"), ["info"]), (0.0, ["warning"])])
+def test_receiver_warns_of_a_learner_that_stays_away_and_notes_one_that_has_just_left(
+    away_s: float, levels: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = FakeClient()
+
+    def leave(receiver: str, **_: Any) -> NothingNewer:
+        client.reported.release()
+        raise PeerTimeout("the learner broke the connection")
+
+    monkeypatch.setattr(client, "join", leave)
+    monkeypatch.setattr(weight_receiver, "AWAY_S", away_s)
+    with capture_logs() as logs:
+        play(client, FakeEngine(), num_reports=4)
+    assert [line["log_level"] for line in logs if line["event"] == "weights.learner_away"] == levels
