@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import io
 import os
+import secrets
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ from computerrl.common import log
 from computerrl.common.clock import unix_now
 from computerrl.common.messages import ElementTarget, ScreenshotRef, Step, Trajectory
 from computerrl.common.metrics import JsonLines
-from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.common.run_files.run_folder import RunFolder, write_atomically
 from computerrl.env_server.client import read_screenshot
 
 if TYPE_CHECKING:
@@ -298,10 +299,18 @@ def _open_wandb(folder: Path) -> Any:
     import wandb
 
     (folder / "wandb").mkdir(exist_ok=True)
-    # The same id for every attempt: `wandb sync` puts them together.
-    settings = wandb.Settings(mode="offline", console="off", disable_git=True, x_disable_stats=True)
+    settings = wandb.Settings(mode=os.environ.get("WANDB_MODE", "offline"), console="off", disable_git=True, x_disable_stats=True)
     name = folder.resolve().name
-    return wandb.init(project="computerrl", name=name, id=name, dir=folder, settings=settings)
+    return wandb.init(project="computerrl", name=name, id=_wandb_id(folder), dir=folder, settings=settings)
+
+
+def _wandb_id(folder: Path) -> str:
+    """The same id for every attempt, which `wandb sync` puts together. It differs between runs of one name in two run folders,
+    which may be two persons'."""
+    path = folder / "wandb" / "run-id"
+    if not path.exists():
+        write_atomically(path, f"{folder.resolve().name}-{secrets.token_hex(4)}".encode())
+    return path.read_text(encoding="utf-8")
 
 
 def _add_scalars(writer: EventFileWriter, step: int, values: Mapping[str, float]) -> None:

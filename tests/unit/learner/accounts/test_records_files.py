@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -120,3 +122,25 @@ def test_film_strip_shows_where_the_action_pointed(tmp_path: Path) -> None:
 
     plain, marked = pixel(()), pixel((400, 150))
     assert abs(plain[0] - plain[1]) < 10 and marked[0] - marked[1] > 60
+
+
+@pytest.mark.parametrize(("variable", "mode"), [(None, "offline"), ("online", "online")])
+def test_wandb_run_has_one_id_over_restarts_and_another_one_in_another_folder(
+    variable: str | None, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[dict[str, Any]] = []
+
+    def init(**fields: Any) -> SimpleNamespace:
+        opened.append(fields)
+        return SimpleNamespace(finish=lambda: None)
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init, Settings=lambda **fields: fields))
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("WANDB_MODE", variable)
+    for parent in ("mine", "mine", "theirs"):
+        (tmp_path / parent / "quickstart").mkdir(parents=True, exist_ok=True)
+        Records(RunFolder(tmp_path / parent / "quickstart"), positions={}, has_wandb=True).close()
+    first, again, other = (fields["id"] for fields in opened)
+    assert first == again != other and first.startswith("quickstart-")
+    assert {fields["settings"]["mode"] for fields in opened} == {mode}
