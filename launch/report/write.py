@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
@@ -24,6 +24,7 @@ from computerrl.launch.plan.machine import inspect_machine
 from computerrl.launch.plan.run_names import REPORT_FILE, read_resolved
 from computerrl.launch.progress import Tell, tell_nobody
 from computerrl.launch.report.charts import PAGE_FOLDER, Band
+from computerrl.launch.report.evaluation_figures import wilson_interval
 from computerrl.launch.report.film_strips import Strip, make_strips
 from computerrl.launch.report.report_data import (
     CONTROLS,
@@ -178,8 +179,14 @@ def page_environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folders), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(percent=percent, duration=long_duration, figure=number, mean=fmean)
+    environment.filters.update(percent=percent, interval=_interval, duration=long_duration, figure=number, mean=fmean)
     return environment
+
+
+def _interval(counts: Mapping[str, Any]) -> str:
+    """`70–97%`: the interval of the success rate of ``counts``, a family's in `success_of`."""
+    low, high = wilson_interval(counts["success"] or 0.0, counts["episodes"])
+    return f"{100 * low:.0f}–{100 * high:.0f}%"
 
 
 def _families(report: dict[str, Any], state: RunState) -> list[str]:

@@ -1,4 +1,4 @@
-// The list of stored episodes with its filters, and one or two of them below. What is shown is in the address: #id=…&beside=…
+// The list of stored episodes with its filters, and one or two of them above it. What is shown is in the address: #id=…&beside=…
 "use strict";
 
 const $ = (id) => document.getElementById(id);
@@ -55,10 +55,11 @@ async function show() {
       others.onchange = () => { location.hash = `id=${encodeURIComponent(names[0])}&beside=${encodeURIComponent(others.value)}`; };
       const query = new URLSearchParams({ id: names[0], ...(names[1] ? { beside: names[1] } : {}) });
       const share = make("a", { href: `share?${query}`, textContent: "save as one file", download: "" });
-      return episodeOf(episode, picturesOf(episode.trajectory_id), position === 0 ? [others, share] : []);
+      const close = make("a", { href: "#", textContent: "close" });
+      return episodeOf(episode, picturesOf(episode.trajectory_id), position === 0 ? [others, share, close] : []);
     });
     place.replaceChildren(make("div", { className: "pair", style: "margin-top:18px" }, ...shown));
-    place.scrollIntoView({ behavior: "smooth" });
+    scrollTo({ top: 0 });
   } catch (error) {
     place.replaceChildren(make("p", { className: "note", textContent: error.message }));
   }

@@ -189,9 +189,18 @@ async def _episodes(page: Page, address: str) -> None:
     await page.locator("article select").select_option(index=1)
     await expect(page.locator("article")).to_have_count(2)
     await assert_fits(page)
+    name = await page.locator("article h2").first.inner_text()
     link = await page.locator("article a").first.get_attribute("href")
     answer = await page.request.get(f"{address}{link}")
     await page.goto("about:blank")
     await page.set_content(await answer.text())
     await expect(page.locator("article")).to_have_count(2)
     assert await page.locator(".step img").first.evaluate(LOADED) > 0
+    # By its address or a click, an episode is what the page begins with.
+    heading = page.locator("article h2")
+    await page.goto(f"{address}replay.html#id={name}")
+    await expect(heading).to_be_in_viewport()
+    await page.locator("article a", has_text="close").click()
+    await expect(heading).to_have_count(0)
+    await page.locator("#list a").last.click()
+    await expect(heading).to_be_in_viewport()

@@ -22,8 +22,9 @@ from PIL import Image
 from computerrl.common.messages import Status
 from computerrl.env_server.drivers.screenshots import ScreenshotStore
 from computerrl.launch.report.charts import Band, Chart, Series, bars, figure, intervals, smooth, thinned, ticks
+from computerrl.launch.report.evaluation_figures import wilson_interval
 from computerrl.launch.report.film_strips import choose_pairs, make_strips
-from computerrl.launch.report.report_data import ActiveTime, Attempt, EpisodeTotals, closing_line
+from computerrl.launch.report.report_data import EVALUATIONS, ActiveTime, Attempt, EpisodeTotals, closing_line
 from computerrl.launch.report.write import _read_status, write_report, write_status
 from tests.support.data.synthetic_run import FAMILIES, START, write_run
 
@@ -110,6 +111,16 @@ def test_report_finished_run_has_every_field(whole: Report) -> None:
     assert report["restarts"] == {"actor-0": 1}
     assert report["step_p50_s"] == pytest.approx(0.13)
     assert report["reset_p50_s"] == pytest.approx(0.42)
+
+
+def test_report_has_the_interval_of_every_familys_success(whole: Report) -> None:
+    report, page, _ = whole
+    words = " ".join(" ".join(page.words).split())
+    families = [counts for name in EVALUATIONS for counts in (report[name] or {"families": {}})["families"].values()]
+    assert len(families) > 3
+    for counts in families:
+        low, high = wilson_interval(counts["success"], counts["episodes"])
+        assert f"{counts['successes']}/{counts['episodes']} {100 * low:.0f}–{100 * high:.0f}%" in words
 
 
 def test_report_of_a_policy_that_sees_compares_wrong_screens_with_an_agent_that_sees_none(tmp_path: Path, whole: Report) -> None:
