@@ -13,11 +13,12 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from computerrl.common.config import RunConfig
+from computerrl.common.config import RunConfig, load_config
 from computerrl.common.errors import ConfigError
 from computerrl.common.messages import RolloutOrder, VersionAnnouncement
 from computerrl.launch import progress
-from computerrl.launch.commands.simulate import simulate
+from computerrl.launch.commands.simulate import WHAT_IF_HOURS, simulate
+from computerrl.launch.plan.config_files import find_config
 from computerrl.launch.simulation.actors import Fleet
 from computerrl.launch.simulation.calibrate import calibrate
 from computerrl.launch.simulation.cluster import Cluster, Failures
@@ -219,6 +220,18 @@ def test_what_if_changes_one_thing_at_a_time() -> None:
     for setting in list(variations(base))[1:]:
         changed = [setting.config != base.config, setting.cluster != base.cluster, setting.workload != base.workload]
         assert sum(changed) == 1, setting.name
+
+
+def test_what_first_steps_tells_of_a_simulated_cluster_is_so() -> None:
+    page = (Path(__file__).parents[4] / "docs/get-started/first-steps.md").read_text()
+    assert "simulate quickstart --desktops 64 --actors 8 --what-if" in page
+    assert "the bottleneck is the staleness bound, and `broker.eta=4` would bring more than twice" in page
+    quickstart = load_config(find_config("quickstart"))
+    base = Setting("as asked", quickstart, Cluster(num_desktops=64, num_actors=8), AssumedWorkload())
+    wide = {setting.name: setting for setting in variations(base)}["eta 4"]
+    asked, found = (setting.run(WHAT_IF_HOURS * 3600.0, seed=0) for setting in (base, wide))
+    assert asked.bottleneck.startswith("the staleness bound")
+    assert found.env_steps_per_s > 2 * asked.env_steps_per_s
 
 
 def test_every_replay_says_what_it_assumes() -> None:
