@@ -9,6 +9,7 @@ reports it and waits for `restart`: nothing is repaired without the person.
 
 from __future__ import annotations
 
+import difflib
 import threading
 import time
 from collections.abc import Callable
@@ -20,7 +21,7 @@ import numpy as np
 from msgspec import to_builtins
 
 from computerrl.common import log
-from computerrl.common.actions import FINAL_ACTIONS, ActionSyntaxError, parse_action, render_action
+from computerrl.common.actions import ACTIONS, FINAL_ACTIONS, ActionSyntaxError, parse_action, render_action
 from computerrl.common.config import DesktopConfig, TasksConfig
 from computerrl.common.errors import ComputerRLError, DesktopBroken, EnvError, NoDesktop, PeerTimeout, TaskFailed
 from computerrl.common.messages import Action, Element, Evaluation, Observation, TaskRef
@@ -34,6 +35,13 @@ Phase = Literal["starting", "ready", "broken", "closed"]
 
 _NO_TIME_LIMIT_S = 1e7
 """Time limit of the lease: a person may think for as long as they like."""
+
+
+def _suggestion(text: str) -> str:
+    """`; did you mean click?` for a ``text`` whose name is nearly an action's. Agents get the bare error, as in training."""
+    name = text.partition("(")[0].strip()
+    near = [] if name in ACTIONS else difflib.get_close_matches(name, ACTIONS, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +255,8 @@ class LiveSession:
             parsed = parse_action(action) if isinstance(action, str) else action if isinstance(action, Action) else action()
             text = render_action(parsed)
         except (ActionSyntaxError, NothingThere) as error:
-            episode.add_entry(action if isinstance(action, str) else "", str(error))
+            written = action if isinstance(action, str) else ""
+            episode.add_entry(written, f"{error}{_suggestion(written)}")
             return
         if episode.finished:
             episode.add_entry(text, "the task has ended: start it again, or choose another")

@@ -119,7 +119,7 @@ def write_film(folder: Path, names: Sequence[str], *, out: Path) -> str:
     chosen = names or choose(list(episodes.rows.values()))
     film = make_film(run, [episodes.get(name) for name in chosen])
     write_atomically(out, film, mode=PRIVATE)
-    return f"{out}: {len(film) / 1e6:.2f} MB, {', '.join(chosen)}"
+    return f"{out}: {len(film) / 1e3:,.0f} kB, {', '.join(chosen)}"
 
 
 def write_recording_page(path: Path, *, out: Path) -> str:
@@ -133,4 +133,4 @@ def write_recording_page(path: Path, *, out: Path) -> str:
 def _write_page(page: str, out: Path) -> str:
     data = page.encode()
     write_atomically(out, data, mode=PRIVATE)
-    return f"{out}: {len(data) / 1e6:.1f} MB, everything in it"
+    return f"{out}: {len(data) / 1e3:,.0f} kB, everything in it"

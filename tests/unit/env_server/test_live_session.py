@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from computerrl.common.actions import parse_action
+from computerrl.common.actions import ACTIONS, parse_action
 from computerrl.common.config import DesktopConfig, TasksConfig
 from computerrl.common.errors import DesktopBroken, SetupError
 from computerrl.common.messages import Action, TaskRef
@@ -154,6 +154,17 @@ def test_session_mistakes_are_log_lines(session: LiveSession) -> None:
     assert "unknown action" in session.episode.entries[0].error or "not" in session.episode.entries[0].error
     assert "there is none" in session.episode.entries[1].error
     assert session.phase == "ready" and session.episode.performed == []
+
+
+def test_session_misspelt_action_is_answered_with_the_nearest_name(session: LiveSession) -> None:
+    session.start("web-click-button", 4)
+    for name in ACTIONS:
+        session.act(f"{name[:-1]}{name[-1] * 2}(1)")
+        entry = session.episode.entries[-1]
+        assert entry.error.startswith("unknown action") and f"did you mean {name}?" in entry.error
+    for text in ("xyzzy(1)", 'click("nothing of that name")', "click(", "5"):
+        session.act(text)
+        assert session.episode.entries[-1].error and "did you mean" not in session.episode.entries[-1].error
 
 
 def test_session_instance_that_does_not_exist_leaves_the_desktop_usable(session: LiveSession) -> None:

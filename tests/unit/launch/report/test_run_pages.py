@@ -236,7 +236,8 @@ def test_recorded_demonstration_is_shown_as_a_page_with_the_pixels_of_its_clicks
         RecordedStep("done()", {}, make_observation(), ""),
     )
     path = write_recording(tmp_path, Recording(FORMAT_VERSION, task, "Click <b>it</b>.", steps, 1.0, "scripted:core"))
-    assert "everything in it" in write_recording_page(path, out=tmp_path / "one.html")
+    told = write_recording_page(path, out=tmp_path / "one.html")
+    assert told.endswith(f": {(tmp_path / 'one.html').stat().st_size / 1e3:,.0f} kB, everything in it")
     page = (tmp_path / "one.html").read_text()
     data = page.partition('id="shared">')[2].partition("</script>")[0]
     tree = json.loads(data)
@@ -255,7 +256,8 @@ def test_shared_file_has_everything_in_it(tmp_path: Path) -> None:
     rows = Episodes(RunFolder(folder), model="tiny-random")
     rows.refresh()
     name = next(iter(rows.rows))
-    assert "everything in it" in write_episode(folder, [name], out=tmp_path / "one.html")
+    told = write_episode(folder, [name], out=tmp_path / "one.html")
+    assert told.endswith(f": {(tmp_path / 'one.html').stat().st_size / 1e3:,.0f} kB, everything in it")
     assert stat.S_IMODE((tmp_path / "one.html").stat().st_mode) == 0o600, "prompts and pictures are in it"
     text = (tmp_path / "one.html").read_text()
     assert "data:image/webp;base64," in text and "https://" not in text and 'src="' not in text.partition("<script")[0]
