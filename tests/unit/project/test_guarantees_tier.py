@@ -96,3 +96,20 @@ TABLE = """# Title
 )
 def test_row_without_a_collected_test_is_reported(cell: str, found: list[str]) -> None:
     assert problems(named_tests(TABLE.format(cell)), {"a.py::test_a", "a.py::TestB"}) == found
+
+
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_of_the_source_that_a_page_names_are_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    named = re.findall(r"`((?:tests|benchmarks|examples)/[\w/.*-]+)", text)
+    assert [name for name in named if not any(ROOT.glob(name.rstrip(".")))] == []
+
+
+def test_files_of_tests_that_guarantees_name_are_there() -> None:
+    text = (ROOT / "docs/concepts/guarantees.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(test_\w+(?:\*|\.py))", text)
+    assert len(named) > 10
+    assert [name for name in named if not any((ROOT / "tests").rglob(name))] == []
