@@ -12,6 +12,8 @@ from pathlib import Path
 
 import click
 
+from computerrl.common.actions.spec import ActionSpec, Param
+from computerrl.common.actions.tables import TABLES
 from computerrl.launch.commands.main import cli
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -102,6 +104,52 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
+APPLICATIONS = {
+    "": "Mouse, keyboard, and the end of an episode",
+    "calc": "LibreOffice Calc",
+    "writer": "LibreOffice Writer",
+    "impress": "LibreOffice Impress",
+    "files": "Files",
+    "editor": "Text editor",
+    "apps": "All applications",
+    "chrome": "Chromium",
+    "vlc": "VLC",
+    "code": "Visual Studio Code",
+    "gimp": "GIMP",
+}
+"""Area of an action, the part of its name before the dot -> heading."""
+
+
+def actions() -> str:
+    """Every action that an agent has, application by application."""
+    parts = []
+    for table in TABLES:
+        area = table[0].name.rpartition(".")[0]
+        rows = (f"| `{_signature(spec)}` | {_cell(spec.help)} | {_values(spec)} |" for spec in table)
+        parts.append(
+            "\n".join([f"## {APPLICATIONS[area]}\n", "| action | what it does | values |", "| --- | --- | --- |", *rows, ""])
+        )
+    return "\n".join(parts)
+
+
+def _signature(spec: ActionSpec) -> str:
+    params = (one.name if one.default is ... else f"{one.name}={one.default!r}" for one in spec.params)
+    return f"{spec.name}({', '.join(params)})".replace("|", "\\|")
+
+
+def _values(spec: ActionSpec) -> str:
+    return _cell("; ".join(f"{one.name}: {found}" for one in spec.params if (found := _value(one))))
+
+
+def _value(param: Param) -> str:
+    numbers = [one for one in param.choices if isinstance(one, int)]
+    if numbers and len(numbers) == len(param.choices):
+        return f"{min(numbers)} to {max(numbers)}"
+    if param.choices:
+        return ", ".join(f"`{one!r}`" for one in param.choices)
+    return "a list" if list in param.kinds else ""
+
+
 def api(*names: str) -> Callable[[], str]:
     """A maker of the documentation of ``names``, each `module:Class`, from their docstrings."""
 
@@ -114,6 +162,7 @@ def api(*names: str) -> Callable[[], str]:
 
 _ALGORITHMS = "computerrl.learner.algorithms"
 MADE: dict[str, Callable[[], str]] = {
+    "actions": actions,
     "commands": commands,
     **{name: (lambda name=name: included(name)) for name in OUTSIDE},
     "api.algorithms": api(

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
+from computerrl.common.actions import ACTIONS
 from computerrl.common.errors import ComputerRLError, error_classes
 from computerrl.launch.commands.main import cli
 
@@ -71,3 +72,20 @@ def test_table_of_exit_codes_is_that_of_the_errors() -> None:
     shown = {(name, int(code)) for code, name in re.findall(r"^\| (\d+) \| `(\w+)`", page, re.MULTILINE)}
     own = {cls for cls in error_classes().values() if "exit_code" in vars(cls)} - {ComputerRLError}
     assert shown == {(cls.__name__, cls.exit_code) for cls in own} and ComputerRLError.exit_code == 1
+
+
+def test_symptoms_of_the_troubleshooting_page_are_words_that_the_project_prints() -> None:
+    sources = "\n".join(
+        path.read_text(encoding="utf-8")
+        for room in ("common", "broker", "env_server", "actor", "learner", "launch")
+        for path in (ROOT / room).rglob("*.py")
+    )
+    rows = re.findall(r"^\| (.+?) \|", (ROOT / "docs/how-to/troubleshooting.md").read_text(encoding="utf-8"), re.MULTILINE)
+    quoted = {words for cell in rows for words in re.findall(r"`([^`]+)`", cell)} - {"computerrl: command not found"}
+    assert len(quoted) > 5
+    assert not [words for words in quoted if words not in sources]
+
+
+def test_every_action_stands_on_the_page_of_actions(site: Path) -> None:
+    page = (site / "reference" / "actions.html").read_text("utf-8")
+    assert not [name for name in ACTIONS if f">{name}(" not in page]
