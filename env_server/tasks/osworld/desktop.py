@@ -205,10 +205,7 @@ class CalledDesktop:
     """
 
     def __init__(self, get: Callable[..., Any]) -> None:
-        self._get = get
-
-    def _call(self, name: str, **args: Any) -> Any:
-        return self._get(CALL, call=name, **args)
+        self._call: Callable[..., Any] = lambda name, **args: get(CALL, call=name, **args)
 
     def put_file(self, path: str, data: bytes) -> None:
         """See `OsworldDesktop`."""

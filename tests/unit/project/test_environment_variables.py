@@ -9,9 +9,11 @@ ROOT = Path(__file__).parents[3]
 FOLDERS = ("actor", "broker", "common", "env_server", "launch", "learner")
 SET_BY_US = {
     "COMPUTERRL_CLOCK",
+    "COMPUTERRL_DESCRIPTOR_STORE",
     "COMPUTERRL_DESKTOP_KEY",
     "COMPUTERRL_DESKTOP_URL",
     "COMPUTERRL_ERROR_FILE",
+    "COMPUTERRL_KEPT_DESCRIPTORS",
     "COMPUTERRL_PROCESS_TOKEN",
     "COMPUTERRL_RUN_TOKEN",
     "COMPUTERRL_SUPERVISOR_PID",
