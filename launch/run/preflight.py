@@ -172,7 +172,7 @@ def check_algorithm(config: RunConfig, _machine: Machine) -> list[Finding]:
     judge the policy's tokens; and the same of rewards."""
     from computerrl.common.models.teacher import teacher_problems
     from computerrl.env_server.client import family_names, without_demonstrator
-    from computerrl.learner.algorithms import WantsGuidance, make_algorithm
+    from computerrl.learner.algorithms import ChecksConfig, WantsGuidance, make_algorithm
     from computerrl.learner.rewards import Rewards
     from computerrl.learner.rewards.setting import setting_of
 
@@ -183,11 +183,11 @@ def check_algorithm(config: RunConfig, _machine: Machine) -> list[Finding]:
     except ConfigError as error:
         mine = [problem for problem in error.problems if problem.field.startswith(("learner.algorithm", "learner.rewards"))]
         return [Finding(ConfigError, _about_configs(problem, config)) for problem in mine]  # check_families reports the others
-    if "reference_logprobs" in algorithm.needs and (unfit := teacher_problems(config)):
+    unfit = list(algorithm.config_problems(config)) if isinstance(algorithm, ChecksConfig) else []
+    unfit += teacher_problems(config) if "reference_logprobs" in algorithm.needs else []
+    if unfit:
         return [Finding(ConfigError, problem) for problem in unfit]
-    if not isinstance(algorithm, WantsGuidance):
-        return []
-    lacking = without_demonstrator(config, names)
+    lacking = without_demonstrator(config, names) if isinstance(algorithm, WantsGuidance) else []
     if not lacking:
         return []
     reason = f"{config.learner.algorithm.name!r} plays beside demonstrators, which {', '.join(lacking)} do not have"

@@ -17,6 +17,7 @@ from computerrl.common.plugins import load_named, registered
 from computerrl.learner.algorithms.base import (
     PER_TOKEN,
     Algorithm,
+    ChecksConfig,
     Draws,
     FirstLook,
     LearnsValues,
@@ -45,6 +46,7 @@ __all__ = [
     "GRPO",
     "PER_TOKEN",
     "Algorithm",
+    "ChecksConfig",
     "Draws",
     "FirstLook",
     "LearnsValues",

@@ -17,13 +17,15 @@ import numpy as np
 from pydantic import ValidationError
 
 from computerrl.common.config.base import Section
-from computerrl.common.errors import ConfigError
+from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.messages import Step, TrajectoryGroup
 from computerrl.common.plugins import option_problems
 from computerrl.learner.objective.ages import PolicyAges
 
 if TYPE_CHECKING:
     import torch
+
+    from computerrl.common.config import RunConfig
 
 T = TypeVar("T")
 StepKey = tuple[str, int]
@@ -308,6 +310,15 @@ class ScalesLearningRate(Protocol):
     def lr_factor(self, effective_sample_share: float) -> float:
         """Factor of the learning rate of an optimizer step. ``effective_sample_share``: (sum w)^2 / (n sum w^2) of its n
         trajectories (`learner.training.guards.EffectiveSamples`), 1 on policy."""
+        ...
+
+
+@runtime_checkable
+class ChecksConfig(Protocol):
+    """An algorithm that does not fit every model and every prompt."""
+
+    def config_problems(self, config: RunConfig) -> Sequence[Problem]:
+        """What of the run's ``config`` does not fit the algorithm. Called before anything is started."""
         ...
 
 

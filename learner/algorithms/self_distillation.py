@@ -25,9 +25,10 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from computerrl.common.config import LearnerConfig
+from computerrl.common.config import LearnerConfig, RunConfig
 from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.messages import Trajectory, TrajectoryGroup
+from computerrl.common.models.folder import context_length, sliding_window
 from computerrl.learner.algorithms.base import FirstLook, TrainBatch
 from computerrl.learner.algorithms.grpo import GRPO, GRPOOptions
 from computerrl.learner.algorithms.step_table import StepTable
@@ -50,7 +51,8 @@ class SelfDistillationOptions(GRPOOptions):
     memory_size: int = Field(8, ge=1)
     """Number of successes kept of each family."""
     max_hint_tokens: int = Field(2048, ge=1)
-    """Maximum length of a shown success; longer ones are not shown. With the longest prompt it has to fit the model's context."""
+    """Maximum length of a shown success; longer ones are not shown. With the longest prompt and its answer it has to fit the
+    model's context."""
 
 
 class SelfDistillation(GRPO):
@@ -69,6 +71,20 @@ class SelfDistillation(GRPO):
     @property
     def wants_look(self) -> bool:
         return True
+
+    def config_problems(self, config: RunConfig) -> list[Problem]:
+        """Prompts that show images, and a model whose context a success before the longest prompt does not fit."""
+        actor = config.actor
+        if actor.prompt.shows_images:
+            return [_images_problem()]
+        name, hint = config.model.name, self.options.max_hint_tokens
+        answered = actor.prompt.max_prompt_tokens + actor.max_new_tokens
+        seen = min((one for one in (context_length(name), sliding_window(name)) if one is not None), default=None)
+        if seen is None or hint + answered <= seen:
+            return []
+        reason = f"{name!r} sees {seen} tokens, and a success, a prompt and its answer may have {hint} + {answered}"
+        step = f"set it to {seen - answered} or less" if seen > answered else "use a model with a longer context"
+        return [Problem("learner.algorithm.options.max_hint_tokens", reason, step)]
 
     def prepare(self, groups: Sequence[TrajectoryGroup], *, ages: PolicyAges) -> TrainBatch:
         """As `GRPO.prepare`, of the steps to which a success can be shown."""
@@ -115,10 +131,14 @@ class SelfDistillation(GRPO):
             if fitting:
                 shown = fitting[rng.integers(len(fitting))]
                 if any(step.images for step in shown.steps):
-                    reason = "self_distillation shows text, and prompts show images"
-                    raise ConfigError([Problem("actor.prompt.format", reason, "use compact or computerrl_text")])
+                    raise ConfigError([_images_problem()])
                 return shown
         return None
+
+
+def _images_problem() -> Problem:
+    reason = "self_distillation shows successes as text, and prompts show images"
+    return Problem("actor.prompt.format", reason, "use compact or computerrl_text, or another algorithm")
 
 
 def _as_played(trajectory: Trajectory) -> np.ndarray:

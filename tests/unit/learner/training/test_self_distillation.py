@@ -14,6 +14,8 @@ from msgspec.structs import replace
 from computerrl.common.config import RunConfig
 from computerrl.common.errors import ConfigError
 from computerrl.common.messages import ScreenshotRef, Step, Trajectory, TrajectoryGroup
+from computerrl.launch.plan.machine import inspect_machine
+from computerrl.launch.run.preflight import check_algorithm
 from computerrl.learner.algorithms import PolicyAges, TrainBatch
 from computerrl.learner.algorithms.self_distillation import SelfDistillation
 from computerrl.learner.model.policy import load_policy
@@ -110,7 +112,7 @@ def test_a_success_that_is_too_long_is_not_shown_and_one_with_images_is_refused(
     image = ScreenshotRef(content_hash="0" * 32, segment="a", offset=0, num_bytes=1, width=1, height=1)
     first, *others = group.trajectories
     seen = replace(first, steps=tuple(replace(step, images=(image,)) for step in first.steps))
-    with pytest.raises(ConfigError, match="shows text"):
+    with pytest.raises(ConfigError, match="as text"):
         make_trainer().algorithm.prepare([replace(group, trajectories=(seen, *others))], ages=PolicyAges(0))
 
 
@@ -124,3 +126,27 @@ def test_training_brings_the_policy_nearer_to_itself_with_a_success_in_its_promp
         divergences.append(batch.metrics["hint_kl"])
         trainer.update(batch)
     assert np.mean(divergences[-3:]) < np.mean(divergences[:3]), divergences
+
+
+@pytest.mark.parametrize(
+    ("model", "prompt", "hint", "field"),
+    [
+        ("smollm2-135m", {"max_prompt_tokens": 512}, 7600, None),
+        ("smollm2-135m", {"max_prompt_tokens": 512}, 7700, "learner.algorithm.options.max_hint_tokens"),
+        ("smollm2-135m", {"max_prompt_tokens": 8200}, 2048, "learner.algorithm.options.max_hint_tokens"),
+        ("nobody/knows-its-context", {"max_prompt_tokens": 512}, 10**6, None),
+        ("tiny-vision", {"format": "compact_vision", "images": 1, "max_prompt_tokens": 512}, 100, "actor.prompt.format"),
+    ],
+)
+def test_model_or_prompt_that_it_does_not_fit_is_named_before_anything_starts(
+    model: str, prompt: dict[str, Any], hint: int, field: str | None
+) -> None:
+    values = {
+        "model": {"name": model},
+        "actor": {"prompt": prompt, "max_new_tokens": 64},
+        "learner": {"algorithm": {"name": "self_distillation", "options": {"max_hint_tokens": hint}}},
+    }
+    config = RunConfig.model_validate(values)
+    found = [finding.problem for finding in check_algorithm(config, inspect_machine())]
+    assert [problem.field for problem in found] == ([] if field is None else [field])
+    assert all(problem.next_step for problem in found)
