@@ -164,12 +164,12 @@ def learner_mb(config: RunConfig, recomputation: Recomputation, *, on_card: bool
 
 def learner_parts(config: RunConfig, recomputation: Recomputation, *, on_card: bool = False) -> dict[str, float]:
     """Bytes of one rank that computes ``recomputation`` again, unless another one is configured: compute weights, which each rank
-    loads whole, and a teacher's; for what is trained, which ranks divide, two Adam moments and a gradient in fp32, a master where
-    the weights are none themselves; what a pack's forward pass keeps, images included."""
-    num_parameters, trained, num_layers = _sizes(config)
+    loads whole, and a teacher's; for what is trained, which ranks divide, `_optimizer_bytes`; what a pack's forward pass keeps,
+    images included. ``on_card``: without what `learner.optimizer.offload` has in the host's memory."""
+    num_parameters, _, num_layers = _sizes(config)
     compute_bytes, wanted = _compute_bytes(config), config.learner.activation_checkpointing
-    # Adapters are a hundredth of the weights.
-    trained_bytes = 0 if config.learner.lora is not None else 12 if compute_bytes == 4 else 16
+    of_device, of_host = _optimizer_bytes(config)
+    is_offloaded = config.learner.optimizer.offload
     computed_again = recomputation if wanted == "auto" else wanted
     widths = _KEPT_WIDTHS[computed_again] + (_PROBABILITY_WIDTHS * config.max_pack_tokens if computed_again == "none" else 0)
     kept = _activation_bytes(config, num_layers, kept_widths=widths)
@@ -180,10 +180,34 @@ def learner_parts(config: RunConfig, recomputation: Recomputation, *, on_card: b
         kept = (max(kept, pass_bytes) if config.model.vision == "frozen" else kept + pass_bytes) + features
     return {
         "weights": num_parameters * compute_bytes + _head_bytes(config),
-        "masters, moments and gradient": trained * trained_bytes / config.learner.num_ranks,
+        "gradient" if is_offloaded else "masters, moments and gradient": of_device,
         "activations": kept,
         "teacher": _teacher_bytes(config),
+        "offloaded masters and moments": 0 if on_card else of_host,
     }
+
+
+def _optimizer_bytes(config: RunConfig) -> tuple[float, float]:
+    """Of one rank, which has its share of what is trained: (bytes of its device, bytes of the host).
+
+    In fp32 two Adam moments, a gradient, and a master where the weights are none themselves. `learner.optimizer.offload` leaves
+    the gradient on the device, and beside it fp32 slices of weights in 16 bits where ranks divide them; masters, moments and a
+    buffer for the gradient are then the host's.
+    """
+    _, trained, _ = _sizes(config)
+    share = trained / config.learner.num_ranks
+    if config.learner.lora is not None:
+        # Adapters are a hundredth of the weights.
+        return 0.0, 0.0
+    is_master = _compute_bytes(config) == 4
+    if not config.learner.optimizer.offload:
+        return share * (12 if is_master else 16), 0.0
+    return share * (4 if is_master or config.learner.num_ranks == 1 else 8), share * 16
+
+
+def offloaded_mb(config: RunConfig) -> int:
+    """Of the host, for one rank: what `learner.optimizer.offload` has there."""
+    return int(_optimizer_bytes(config)[1] / 2**20)
 
 
 def checkpoint_mb(config: RunConfig) -> int:

@@ -48,6 +48,10 @@ class OptimizerConfig(Section):
     """Factor on the learning rate of a trained vision tower (`model.vision`), in all phases."""
     warmup_updates: int = Field(0, ge=0)
     """Number of the run's first updates over which the learning rate rises linearly. 0: no warm-up."""
+    offload: bool = False
+    """Whether float32 master weights and AdamW's moments lie in the host's memory, where the processor makes the steps. Of a
+    trained parameter a GPU then holds its weight and a float32 gradient, and the host 16 bytes. The training is the same; a step
+    takes longer. A resumed run may change it. On a CPU it only takes more memory."""
 
 
 class EntropulseConfig(Section):

@@ -14,6 +14,7 @@ from computerrl.common.memory_plan import (
     engine_card,
     learner_mb,
     learner_parts,
+    offloaded_mb,
 )
 
 _MAX_RANKS = 64
@@ -59,11 +60,15 @@ def _learner(config: RunConfig, *, room: float, card_bytes: float, shares: bool)
         f"a learner's rank takes {_gib(need)} of a GPU of {_gib(card_bytes)}{beside}",
         f"  {told}, libraries {_gib(PROCESS_MB['learner'] * 2**20)}; activation_checkpointing {recomputation}",
     ]
+    if config.learner.optimizer.offload:
+        host_bytes = offloaded_mb(config) * 2**20
+        lines.append(f"  and of the host's memory {_gib(host_bytes)} for masters and moments (learner.optimizer.offload)")
     if need <= USED_SHARE * room:
         return lines, True
     steps = [
         f"raise learner.num_ranks to {_ranks_that_fit(config, room)}" if _ranks_that_fit(config, room) else "",
         "set learner.lora" if config.learner.lora is None else "",
+        "set learner.optimizer.offload" if config.learner.lora is None and not config.learner.optimizer.offload else "",
         "lower actor.gpu_memory or give the engines GPUs of their own" if shares else "",
         "lower learner.max_pack_tokens" if parts["activations"] > 0.2 * need else "",
     ]

@@ -20,6 +20,7 @@ from computerrl.common.memory_plan import (
     learner_mb,
     memory_parts,
     model_size,
+    offloaded_mb,
     ranks_per_node,
 )
 from computerrl.common.messages import Role
@@ -49,7 +50,7 @@ def role_resources(config: RunConfig, *, learner_has_gpus: bool = False) -> dict
     engine_cores = actor.num_threads or cluster.cores_per_engine
     rank_mb, sampling_mb = learner_mb(config, "none"), engine_mb(config)
     if learner_has_gpus:
-        rank_mb = CUDA_HOST_MB + learner_mb(config, "full", on_card=True) + checkpoint_mb(config)
+        rank_mb = CUDA_HOST_MB + learner_mb(config, "full", on_card=True) + checkpoint_mb(config) + offloaded_mb(config)
     desktops_mb = config.desktop.num_desktops * config.desktop.memory_per_desktop_mb
     desktop_cores = max(1, math.ceil(config.desktop.num_desktops * cluster.cores_per_desktop))
     found: dict[Role, tuple[int, float, int]] = {

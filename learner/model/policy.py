@@ -82,16 +82,19 @@ class Policy:
         vision: Vision | None = None,
         float32_head: bool = False,
         trains_routers: bool = False,
+        offload: bool = False,
     ) -> None:
         """``recomputation``: what each trained layer computes again when going back, see `LearnerConfig`.
         ``float32_head``: compute the output layer in float32, see `ModelConfig.head_dtype`.
         ``lora``: the model's adapters, which are in it already, are all that is trained. ``vision``: of a model that takes
-        images; it tells whether its tower is trained. ``trains_routers``: see `ModelConfig.router`."""
+        images; it tells whether its tower is trained. ``trains_routers``: see `ModelConfig.router`. ``offload``: see
+        `OptimizerConfig.offload`."""
         self.folder = folder
         self.vision = vision
         self._has_rope_grid = vision is not None and vision.has_rope_grid
         self._float32_head = float32_head
         self._recomputes = recomputation == "full"
+        self._offload = offload
         self._model = model
         self._base = model.get_decoder()
         self._layers = self._base.layers
@@ -123,7 +126,7 @@ class Policy:
         self.weights = self._make_weights(trained, adapters)
 
     def _make_weights(self, trained: dict[str, torch.nn.Parameter], adapters: Sequence[Adapter]) -> TrainedWeights:
-        return TrainedWeights.of(self._model, trained, adapters=adapters)
+        return TrainedWeights.of(self._model, trained, adapters=adapters, offload=self._offload)
 
     @property
     def hidden_size(self) -> int:
@@ -349,6 +352,7 @@ def load_policy(config: RunConfig, *, make: Callable[..., Policy] = Policy, rank
             vision=vision,
             float32_head=config.model.head_dtype == "float32",
             trains_routers=config.model.router == "trained",
+            offload=config.learner.optimizer.offload,
         )
         difference = probe_difference(expected, policy.fork_logprobs())
         if expected_after_image is not None:

@@ -4,8 +4,10 @@
     `ShardedWeights`   masters (float32), a slice per rank; FSDP2 gathers a layer in compute type when it runs, frees it
                        afterwards, and adds the gradients of all ranks up in float32 onto the slices
 
-Frozen layers are divided as well, in compute type. Gradients are summed and not averaged: the weights of a batch's tokens are
-those of the whole batch on every rank. All ranks call a method here at the same time, or it never returns.
+Offloaded masters are copies of a rank's slices in its host's memory. The slices on the device stay in float32, because FSDP2
+keeps gradients in the type of its slices. Frozen layers are divided as well, in compute type. Gradients are summed and not
+averaged: the weights of a batch's tokens are those of the whole batch on every rank. All ranks call a method here at the same
+time, or it never returns.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
@@ -57,6 +59,7 @@ class ShardedPolicy(Policy):
         vision: Vision | None = None,
         float32_head: bool = False,
         trains_routers: bool = False,
+        offload: bool = False,
     ) -> None:
         """``model``: whole, on the CPU; its layers go to ``ranks.device`` one by one, so that it need not fit there."""
         self._rank = ranks.rank
@@ -71,6 +74,7 @@ class ShardedPolicy(Policy):
             vision=vision,
             float32_head=float32_head,
             trains_routers=trains_routers,
+            offload=offload,
         )
 
     @property
@@ -96,37 +100,46 @@ class ShardedPolicy(Policy):
                 module.set_gradient_divide_factor(1.0)
                 module.set_force_sum_reduction_for_comms(True)
         parameters = dict(self._model.named_parameters())
-        masters = {name: parameters[name] for name in trained}
-        return ShardedWeights(self._model, masters, adapters=adapters, dtype=self._dtype, rank=self._rank)
+        slices = {name: parameters[name] for name in trained}
+        masters = None
+        if self._offload:
+            host = init_device_mesh("cpu", (self._mesh.size(),))
+            masters = {name: _copy_on(host, one) for name, one in slices.items()}
+        return ShardedWeights(self._model, slices, adapters=adapters, dtype=self._dtype, rank=self._rank, host_masters=masters)
 
     def _within(self, work: Callable[..., Any], *arguments: Any) -> Any:
         return self._root(work, *arguments)
 
 
 class ShardedWeights(TrainedWeights):
-    """See the module's docstring: passes gather the masters themselves."""
+    """See the module's docstring: passes gather the masters themselves, or the slices that offloaded masters are copied to."""
 
     def __init__(
         self,
         model: Any,
-        masters: Mapping[str, torch.nn.Parameter],
+        slices: Mapping[str, torch.nn.Parameter],
         *,
         adapters: Sequence[Adapter],
         dtype: torch.dtype,
         rank: int,
+        host_masters: Mapping[str, torch.Tensor] | None = None,
     ) -> None:
-        super().__init__(model, masters, masters, adapters=adapters, dtype=dtype)
+        """``host_masters``: offloaded masters of ``slices``; None: ``slices`` are the masters."""
+        masters, gathering = (slices, None) if host_masters is None else (host_masters, slices)
+        super().__init__(model, slices, masters, adapters=adapters, dtype=dtype, gathering=gathering)
         self._rank = rank
 
     def gradients(self) -> dict[str, torch.Tensor]:
         return {name: _slice(gradient) for name, gradient in super().gradients().items()}
 
     def sync_compute_weights(self) -> None:
-        """Nothing: passes gather the masters."""
+        """As `TrainedWeights.sync_compute_weights` of offloaded masters; else nothing: passes gather the masters."""
+        if self._buffers is not None:
+            super().sync_compute_weights()
 
     def copy(self) -> dict[str, torch.Tensor]:
         """As `TrainedWeights.copy`, a slice per rank."""
-        return {name: master.detach().to(self._dtype, copy=True) for name, master in self.masters.items()}
+        return {name: one.detach().to(self._dtype, copy=True) for name, one in self.compute.items()}
 
     def of_base_model(self) -> dict[str, torch.Tensor]:
         """As `TrainedWeights.of_base_model` on rank 0; nothing on the others, which help to gather the tensors."""
@@ -141,16 +154,16 @@ class ShardedWeights(TrainedWeights):
 
     @contextlib.contextmanager
     def replaced_by(self, tensors: Mapping[str, torch.Tensor]) -> Iterator[None]:
-        """See `TrainedWeights.replaced_by`; keeps a copy of this rank's masters meanwhile."""
+        """See `TrainedWeights.replaced_by`; keeps a copy of this rank's slices meanwhile."""
         with torch.no_grad():
-            own = {name: _slice(master).clone() for name, master in self.masters.items()}
+            own = {name: _slice(one).clone() for name, one in self.compute.items()}
             try:
-                for name, master in self.masters.items():
-                    _slice(master).copy_(_slice(tensors[name]))
+                for name, one in self.compute.items():
+                    _slice(one).copy_(_slice(tensors[name]))
                 yield
             finally:
-                for name, master in self.masters.items():
-                    _slice(master).copy_(own[name])
+                for name, one in self.compute.items():
+                    _slice(one).copy_(own[name])
 
     def _norm(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
         norm = super()._norm(gradients)
@@ -163,6 +176,24 @@ class ShardedWeights(TrainedWeights):
         full = shard.full_tensor()
         # Without adapters the others have no use for it: one tensor at a time is all they ever hold.
         return full if self._rank == 0 or self._adapters else torch.empty(0, dtype=self._dtype)
+
+    def _own(self, tensor: torch.Tensor) -> torch.Tensor:
+        return _slice(tensor)
+
+    def _laid_out(self, own: torch.Tensor, *, like: torch.Tensor) -> torch.Tensor:
+        assert isinstance(like, DTensor)
+        return _divided(own, like.device_mesh, like=like)
+
+
+def _copy_on(host: DeviceMesh, master: torch.Tensor) -> torch.Tensor:
+    """A copy of ``master`` whose slices lie in the hosts' memory."""
+    return _divided(_slice(master).to("cpu", copy=True), host, like=master)
+
+
+def _divided(own: torch.Tensor, mesh: DeviceMesh, *, like: torch.Tensor) -> torch.Tensor:
+    """The tensor over ``mesh`` of which this rank holds ``own``, divided as ``like`` is."""
+    assert isinstance(like, DTensor)
+    return DTensor.from_local(own, mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride())
 
 
 def load_sharded_policy(config: RunConfig, ranks: RankGroup) -> ShardedPolicy:

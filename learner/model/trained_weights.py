@@ -1,7 +1,8 @@
 """The weights that training changes: compute parameters, which passes run with, and float32 masters, which the optimizer owns.
 
-Weights that compute in float32 are their own masters. Gradients gather in the masters, summed over backward passes. How the
-weights lie over several ranks is `learner.model.sharding`'s business.
+Weights that compute in float32 are their own masters. Gradients gather in the masters, summed over backward passes. Offloaded
+masters (`learner.optimizer.offload`) are copies in the host's memory: gradients gather on the device, and go to the masters once
+an optimizer step. How the weights lie over several ranks is `learner.model.sharding`'s business.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 
 from computerrl.learner.model.lora import Adapter
+from computerrl.learner.model.transfers import HostBuffers
 
 
 class TrainedWeights:
@@ -27,8 +29,11 @@ class TrainedWeights:
         *,
         adapters: Sequence[Adapter],
         dtype: torch.dtype,
+        gathering: Mapping[str, torch.Tensor] | None = None,
     ) -> None:
-        """``adapters``: those whose parts are in ``compute``, if any. ``dtype``: the type that passes compute in."""
+        """``adapters``: those whose parts are in ``compute``, if any. ``dtype``: the type that passes compute in.
+        ``gathering``: of offloaded masters, name -> tensor of the device in whose `.grad` gradients gather; None: the masters are
+        not offloaded."""
         self.compute = dict(compute)
         """Hugging Face name -> compute parameter of the model."""
         self.masters = dict(masters)
@@ -36,18 +41,35 @@ class TrainedWeights:
         self._model = model
         self._adapters = tuple(adapters)
         self._dtype = dtype
+        self._gathering = self.masters if gathering is None else dict(gathering)
+        self._buffers = None if gathering is None else HostBuffers(model.device)
 
     @classmethod
-    def of(cls, model: Any, compute: Mapping[str, torch.nn.Parameter], *, adapters: Sequence[Adapter] = ()) -> TrainedWeights:
-        """Make masters for the parameters ``compute`` of ``model``; after a backward pass gradients are moved into them."""
-        masters = {name: parameter.detach().to(torch.float32) for name, parameter in compute.items()}
+    def of(
+        cls,
+        model: Any,
+        compute: Mapping[str, torch.nn.Parameter],
+        *,
+        adapters: Sequence[Adapter] = (),
+        offload: bool = False,
+    ) -> TrainedWeights:
+        """Make masters for the parameters ``compute`` of ``model``; after a backward pass gradients are moved into them, or where
+        ``offload`` is true, gathered in float32 on the device."""
+        gathering = None
+        if offload:
+            masters = {name: parameter.detach().to("cpu", torch.float32, copy=True) for name, parameter in compute.items()}
+            # A tensor of the right shape without memory of its own: only its `.grad` is used.
+            gathering = {name: one.detach().new_empty((), dtype=torch.float32).expand(one.shape) for name, one in compute.items()}
+        else:
+            masters = {name: parameter.detach().to(torch.float32) for name, parameter in compute.items()}
         for name, parameter in compute.items():
-            parameter.register_post_accumulate_grad_hook(_gather_into(masters[name]))
-        return cls(model, compute, masters, adapters=adapters, dtype=model.dtype)
+            parameter.register_post_accumulate_grad_hook(_gather_into((gathering or masters)[name]))
+        return cls(model, compute, masters, adapters=adapters, dtype=model.dtype, gathering=gathering)
 
     def clip_gradients(self, max_norm: float) -> float:
         """Scale the gradients of the masters down to the global norm ``max_norm``; returns the norm before. A norm that is not
         finite leaves them as they are, so that they can be looked at."""
+        self._fetch_gradients()
         norm = self._norm([master.grad for master in self.masters.values() if master.grad is not None])
         value = float(norm)
         if math.isfinite(value):
@@ -57,21 +79,34 @@ class TrainedWeights:
     @property
     def has_gradients(self) -> bool:
         """Has any backward pass reached a master since the gradients were cleared?"""
-        return any(master.grad is not None for master in self.masters.values())
+        holders = (*self._gathering.values(), *self.masters.values())
+        return any(tensor.grad is not None for tensor in holders)
 
     def gradients(self) -> dict[str, torch.Tensor]:
-        """Hugging Face name -> gradient, as far as this process holds it."""
+        """Hugging Face name -> gradient, as far as this process holds it; of offloaded masters after `clip_gradients`."""
         return {name: master.grad for name, master in self.masters.items() if master.grad is not None}
 
     def clear_gradients(self) -> None:
         """Forget the gradients of an optimizer step that is done or was skipped."""
-        for master in self.masters.values():
-            master.grad = None
+        for tensor in (*self._gathering.values(), *self.masters.values()):
+            tensor.grad = None
+
+    def _fetch_gradients(self) -> None:
+        """Copy the gradients of offloaded masters from the device, where their memory is free again."""
+        if self._buffers is None:
+            return
+        gathered = {name: tensor.grad for name, tensor in self._gathering.items() if tensor.grad is not None}
+        for name, gradient in self._buffers.fetch({name: self._own(grad) for name, grad in gathered.items()}).items():
+            self.masters[name].grad = self._laid_out(gradient, like=self.masters[name])
+            self._gathering[name].grad = None
 
     @torch.no_grad()
     def sync_compute_weights(self) -> None:
         """Copy the masters into the compute parameters, after an optimizer step or a restore."""
-        if self._dtype != torch.float32:
+        if self._buffers is not None:
+            masters = {name: self._own(master) for name, master in self.masters.items()}
+            self._buffers.send(masters, into={name: self._own(parameter) for name, parameter in self.compute.items()})
+        elif self._dtype != torch.float32:
             torch._foreach_copy_(list(self.compute.values()), list(self.masters.values()))
 
     def copy(self) -> dict[str, torch.Tensor]:
@@ -111,6 +146,14 @@ class TrainedWeights:
 
     def _whole(self, parameter: torch.Tensor) -> torch.Tensor:
         return parameter.detach()
+
+    def _own(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The part of ``tensor`` that this process holds, as it lies in memory."""
+        return tensor.detach()
+
+    def _laid_out(self, own: torch.Tensor, *, like: torch.Tensor) -> torch.Tensor:
+        """The tensor that lies as ``like`` does, of which this process holds ``own``."""
+        return own
 
 
 def check_shape(whole: torch.Tensor, like: torch.Tensor) -> None:

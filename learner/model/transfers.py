@@ -6,7 +6,7 @@ is then bound by the host. Callers decide which arrays and figures are copied.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,48 @@ def in_one_copy(arrays: Mapping[str, np.ndarray], device: torch.device, *, pinne
         dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
         found[name] = there[starts[name] : starts[name] + array.nbytes].view(dtype).view(array.shape)
     return found
+
+
+class HostBuffers:
+    """Float32 buffers in the host's memory, one for each tensor of a device: gradients come through them, and weights go back.
+
+    The device copies from and to page-locked memory by itself. The host waits once, before it reads what came.
+    """
+
+    def __init__(self, device: torch.device, *, wait: Callable[[], None] | None = None) -> None:
+        """``wait``: returns when the device has done the copies that it was given; None: that of ``device``."""
+        self._pinned = device.type == "cuda"
+        self._wait = wait or (_wait_for_stream if self._pinned else _wait_for_nothing)
+        self._buffers: dict[str, torch.Tensor] = {}
+
+    def fetch(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """``tensors`` in the buffers of their names, which the next call overwrites."""
+        for name, tensor in tensors.items():
+            self._of(name, tensor).copy_(tensor, non_blocking=True)
+        self._wait()
+        return {name: self._buffers[name] for name in tensors}
+
+    def send(self, tensors: Mapping[str, torch.Tensor], *, into: Mapping[str, torch.Tensor]) -> None:
+        """Copy ``tensors`` of the host into those of the device, in the latter's types. The host does not wait: the next `fetch`
+        writes into a buffer after the device has read it."""
+        for name, tensor in tensors.items():
+            # A copy that changes the type as well would start from a new tensor, which is not page-locked.
+            buffer = self._of(name, tensor).view(-1).view(into[name].dtype)[: tensor.numel()].view(tensor.shape)
+            buffer.copy_(tensor)
+            into[name].copy_(buffer, non_blocking=True)
+
+    def _of(self, name: str, like: torch.Tensor) -> torch.Tensor:
+        if name not in self._buffers:
+            self._buffers[name] = torch.empty(like.shape, dtype=torch.float32, pin_memory=self._pinned)
+        return self._buffers[name]
+
+
+def _wait_for_stream() -> None:
+    torch.cuda.current_stream().synchronize()
+
+
+def _wait_for_nothing() -> None:
+    """Copies on the CPU have ended when they return."""
 
 
 def fetch(tensors: Sequence[torch.Tensor]) -> list[float]:

@@ -234,7 +234,7 @@ class Trainer:
         self._shuffle = _unpack_generator(state["trainer/shuffle"])
         torch.set_rng_state(state["trainer/torch_rng"].cpu())
         self._reference = {
-            name: shard(f"reference/{name}", master) for name, master in weights.masters.items() if f"reference/{name}" in state
+            name: shard(f"reference/{name}", one) for name, one in weights.compute.items() if f"reference/{name}" in state
         }
         if self._teacher is not None and _TEACHER in state:
             check_teacher(self._teacher.folder, state[_TEACHER])

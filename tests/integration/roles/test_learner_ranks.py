@@ -39,6 +39,7 @@ def make_config(
     tmp_path: Path, *, num_ranks: int, top_layers: int | None = 2, dtype: str = "float32", **learner: Any
 ) -> RunConfig:
     name = learner.pop("algorithm", "grpo")
+    offload = learner.pop("offload", False)
     options = learner.pop("options", NEEDED_OPTIONS.get(name, {"kl_beta": 0.01}))
     config = RunConfig(
         name=f"ranks-{num_ranks}",
@@ -53,7 +54,7 @@ def make_config(
             # The batches here say of made-up log-probs that the present weights sampled them.
             max_logprob_gap=None,
             algorithm=AlgorithmConfig(name=name, options=options),
-            optimizer=OptimizerConfig(lr=1e-3, max_grad_norm=0.5),
+            optimizer=OptimizerConfig(lr=1e-3, max_grad_norm=0.5, offload=offload),
             **learner,
         ),
     )
@@ -198,6 +199,34 @@ def test_two_ranks_train_to_the_same_weights_as_one_in_other_ways(tmp_path: Path
         with no_pickle(), trainer_of(config) as trainer:
             found[num_ranks] = play(trainer)
     assert_same_training(found[2], found[1])
+
+
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.release)])
+def test_two_ranks_with_offloaded_masters_train_to_the_same_bits(tmp_path: Path, dtype: str) -> None:
+    """In bfloat16 the masters of one rank are rounded into slices. A checkpoint of either continues in the other."""
+    config = make_config(tmp_path, num_ranks=2, num_minibatches=2, dtype=dtype)
+    with trainer_of(config) as trainer:
+        expected, checkpoint = play(trainer), save(trainer, tmp_path / "plain")
+        later = go_on(trainer)
+    offloaded = make_config(tmp_path, num_ranks=2, num_minibatches=2, dtype=dtype, offload=True)
+    with trainer_of(offloaded) as trainer:
+        found, of_offloaded = play(trainer), save(trainer, tmp_path / "offloaded")
+        assert_same_bits(found, expected)
+        trainer.load_state_dict(read(checkpoint))
+        assert_same_bits({"metrics": later[0], **later[1]}, dict(zip(("metrics", "rest"), go_on(trainer), strict=True)))
+    with trainer_of(config) as trainer:
+        trainer.load_state_dict(read(of_offloaded))
+        assert_same_bits({"metrics": later[0], **later[1]}, dict(zip(("metrics", "rest"), go_on(trainer), strict=True)))
+
+
+def assert_same_bits(left: dict[str, Any], right: dict[str, Any]) -> None:
+    """Metrics but times, weights, probe and state."""
+    right = {**right, **right.pop("rest", {})}
+    for one, other in zip(left["metrics"], right["metrics"], strict=True):
+        assert {name: one[name] for name in one.keys() - TIMINGS} == {name: other[name] for name in other.keys() - TIMINGS}
+    for part in ("weights", "state"):
+        assert_close(left[part], right[part], atol=0.0)
+    np.testing.assert_array_equal(left["probe"], right["probe"])
 
 
 @pytest.mark.release
