@@ -172,7 +172,7 @@ def learner_parts(config: RunConfig, recomputation: Recomputation, *, on_card: b
     is_offloaded = config.learner.optimizer.offload
     computed_again = recomputation if wanted == "auto" else wanted
     widths = _KEPT_WIDTHS[computed_again] + (_PROBABILITY_WIDTHS * config.max_pack_tokens if computed_again == "none" else 0)
-    kept = _activation_bytes(config, num_layers, kept_widths=widths)
+    kept = _activation_bytes(config, num_layers, kept_widths=widths, keeps_all=computed_again == "none")
     images = image_plan(config, recomputation, on_card=on_card)
     if images is not None:
         # A frozen tower has ended its work when the language model begins.
@@ -308,15 +308,27 @@ def _sampling_parts(config: RunConfig, engine_mb: int) -> list[tuple[str, int, i
     ]
 
 
-def _activation_bytes(config: RunConfig, num_layers: int, *, kept_widths: float) -> float:
-    """Of one pack, estimated."""
+def _activation_bytes(config: RunConfig, num_layers: int, *, kept_widths: float, keeps_all: bool) -> float:
+    """Of one pack, estimated; where ranks share it, of one's slice, and of the keys and values that layers gather."""
     if config.actor.served_at is not None:
         return 0.0
     # Gradients of a tower pass all layers.
     top = None if config.model.vision == "trained" else config.model.trainable_top_layers
     layers = num_layers if top is None else min(top, num_layers)
     _, width = _output_size(config.model.name)
-    return config.max_pack_tokens * width * kept_widths * _compute_bytes(config) * layers
+    own = config.max_pack_tokens * width * kept_widths * _compute_bytes(config) * layers
+    num_sharing = config.learner.context_parallel_size
+    return own if num_sharing == 1 else own / num_sharing + _gathered_bytes(config, num_kept=layers if keeps_all else 1)
+
+
+def _gathered_bytes(config: RunConfig, *, num_kept: int) -> float:
+    """Of the keys and values of a whole pack: those that ``num_kept`` layers keep, and the fp32 gradients of one layer's. 0 where
+    the model's files do not give their sizes."""
+    shape = text_shape(_config_tree(model_folder(config.model.name)))
+    if shape is None:
+        return 0.0
+    of_layers = num_kept * shape.kv_bytes(config.max_pack_tokens, element_bytes=_compute_bytes(config))
+    return (of_layers + shape.kv_bytes(config.max_pack_tokens, element_bytes=4)) / shape.num_layers
 
 
 def model_size(name: str) -> tuple[int, int]:

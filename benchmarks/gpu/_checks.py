@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from msgspec.structs import replace
@@ -21,7 +22,7 @@ from computerrl.benchmarks.learner._process import SideProcess
 from computerrl.benchmarks.learner._recorded_groups import load_groups
 from computerrl.benchmarks.learner._sides import Setting, gradients_of, make_side
 from computerrl.benchmarks.learner.learner import sampled
-from computerrl.common.config import LearnerConfig, ModelConfig, OptimizerConfig, RunConfig, load_config
+from computerrl.common.config import LearnerConfig, ModelConfig, RunConfig, load_config
 from computerrl.common.messages import Step, TrajectoryGroup
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.learner.algorithms import PolicyAges
@@ -38,6 +39,7 @@ _GRADIENT_LIMIT = 0.15
 """Of its length: 30 layers in bfloat16 give 0.12 on an H200."""
 _PACK_TOKENS = 2048
 """Of the ranks' check."""
+_LR = 1e-5
 _LOSS_LIMIT = 1e-5
 _RANKS_LIMIT = 1e-2
 """Of the way that weights went in updates: gradients of different passes are added in another order. 2e-5 on an H200."""
@@ -145,24 +147,29 @@ def gradient_check(expected: dict[str, torch.Tensor], found: dict[str, torch.Ten
 
 
 def ranks_part(sizes: Sizes) -> Iterator[Row]:
-    """FSDP2 over `Sizes.num_gpus` ranks beside one process: two updates in float32, how far apart losses and weights end."""
+    """FSDP2 over `Sizes.num_gpus` ranks beside one process: two updates in float32, how far apart losses and weights end. Then
+    the same with offloaded masters, and where there are several ranks, with packs that all of them share."""
     num_ranks, model = sizes.num_gpus, sizes.checked_model
     groups = _unlike(small_groups(sizes)[0], 2 * num_ranks)
     with SideProcess("ours", Setting("float32", device=sizes.device, model=model)) as side:
         groups = sampled(groups, side.logprobs(groups))
+    ways: dict[str, dict[str, Any]] = {"": {}, ", masters offloaded": {"optimizer": {"lr": _LR, "offload": True}}}
+    if num_ranks > 1:
+        ways[", packs shared"] = {"context_parallel_size": num_ranks}
     with tempfile.TemporaryDirectory() as folder:
-        (before, alone, losses), (_, shared, shared_losses) = (
-            _updated(groups, _config(Path(folder) / str(number), model, sizes.device, number), as_group=as_group)
-            for number, as_group in ((1, False), (num_ranks, True))
-        )
-    if not any(losses):
-        raise RuntimeError("the losses are zero: nothing was trained")
-    loss = max(abs(left - right) for left, right in zip(losses, shared_losses, strict=True))
-    way = sum(float((alone[name] - before[name]).square().sum()) for name in alone) ** 0.5
-    apart = sum(float((alone[name] - shared[name]).square().sum()) for name in alone) ** 0.5 / way
-    what = f"FSDP2, {num_ranks} rank{'s' if num_ranks > 1 else ''} over {'NCCL' if sizes.is_gpu else 'gloo'}"
-    yield checked(f"{what}: loss beside one process, difference", loss, limit=_LOSS_LIMIT)
-    yield checked(f"{what}: weights beside one process, of their way", apart, limit=_RANKS_LIMIT)
+        config = _config(Path(folder) / "alone", model, sizes.device, 1)
+        before, alone, losses = _updated(groups, config, as_group=False)
+        if not any(losses):
+            raise RuntimeError("the losses are zero: nothing was trained")
+        way = sum(float((alone[name] - before[name]).square().sum()) for name in alone) ** 0.5
+        for number, (told, changes) in enumerate(ways.items()):
+            config = _config(Path(folder) / str(number), model, sizes.device, num_ranks, **changes)
+            _, shared, shared_losses = _updated(groups, config, as_group=True)
+            loss = max(abs(left - right) for left, right in zip(losses, shared_losses, strict=True))
+            apart = sum(float((alone[name] - shared[name]).square().sum()) for name in alone) ** 0.5 / way
+            what = f"FSDP2, {num_ranks} rank{'s' if num_ranks > 1 else ''} over {'NCCL' if sizes.is_gpu else 'gloo'}{told}"
+            yield checked(f"{what}: loss beside one process, difference", loss, limit=_LOSS_LIMIT)
+            yield checked(f"{what}: weights beside one process, of their way", apart, limit=_RANKS_LIMIT)
 
 
 def _unlike(group: TrajectoryGroup, count: int) -> list[TrajectoryGroup]:
@@ -217,7 +224,8 @@ def _group_of_one() -> Iterator[None]:
             del os.environ[name]
 
 
-def _config(folder: Path, model: str, device: str, num_ranks: int) -> RunConfig:
+def _config(folder: Path, model: str, device: str, num_ranks: int, **changes: Any) -> RunConfig:
+    """``changes``: other settings of the learner."""
     return RunConfig(
         name=f"gpu-{num_ranks}",
         run_dir=str(folder),
@@ -231,7 +239,8 @@ def _config(folder: Path, model: str, device: str, num_ranks: int) -> RunConfig:
                 "max_pack_tokens": _PACK_TOKENS,
                 # Behaviour log-probs are those of a policy beside this one.
                 "max_logprob_gap": None,
-                "optimizer": OptimizerConfig(lr=1e-5).model_dump(),
+                "optimizer": {"lr": _LR},
+                **changes,
             }
         ),
     )

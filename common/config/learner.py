@@ -286,6 +286,10 @@ class LearnerConfig(Section):
     """Number of learner processes that share weights, optimizer and packs (FSDP2): one per GPU, or on the CPU with
     `num_threads` divided among them. 1: no torch.distributed. The learner starts the other ranks itself; under torchrun this
     must be its number of processes."""
+    context_parallel_size: int = Field(1, ge=1)
+    """Number of neighbouring ranks that share each pack, a divisor of `num_ranks`. Each rank runs an equal slice of the pack's
+    tokens and keeps activations for that alone; each layer gathers keys and values. For prompts of 32,000 tokens and more. Not
+    for models that take images, and not for mixtures of experts. 1: each rank has packs of its own."""
     rank_timeout_s: float = Field(300.0, gt=0)
     """Deadline for a collective among ranks in seconds. The learner ends when one takes longer, and the supervisor starts it
     again."""

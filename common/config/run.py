@@ -296,6 +296,11 @@ def _combination_problems(config: RunConfig) -> list[Problem]:
     if config.mode == "serial" and config.learner.num_ranks > 1:
         reason = f"{config.learner.num_ranks}, but serial mode is one process"
         problems.append(Problem("learner.num_ranks", reason, "set it to 1, or use mode: processes"))
+    num_sharing = config.learner.context_parallel_size
+    if config.learner.num_ranks % num_sharing:
+        reason = f"{num_sharing} is no divisor of the {config.learner.num_ranks} ranks (learner.num_ranks)"
+        step = f"set learner.num_ranks to a multiple of {num_sharing}, or this to a divisor of it"
+        problems.append(Problem("learner.context_parallel_size", reason, step))
     if config.learner.weight_backend == "file" and config.learner.weight_encoding == "changes":
         reason = "changes, but learner.weight_backend file writes all weights, which any receiver can read"
         problems.append(Problem("learner.weight_encoding", reason, "set it to whole"))

@@ -116,6 +116,20 @@ def context_problems(name: str, *, max_prompt_tokens: int, max_new_tokens: int) 
     return [Problem("actor.prompt.max_prompt_tokens", reason, step)]
 
 
+def sharing_problems(name: str) -> list[Problem]:
+    """What keeps ranks from sharing the packs of model ``name`` (`learner.context_parallel_size` above 1)."""
+    folder = model_folder(name)
+    if has_vision_tower(folder):
+        reason = f"{name!r} takes images, and ranks cannot share packs with images"
+    elif any(_text_settings(folder).get(key) for key in _EXPERTS):
+        reason = f"{name!r} is a mixture of experts, whose packs ranks cannot share"
+    else:
+        return []
+    return [Problem("learner.context_parallel_size", reason, "set it to 1, or use another model")]
+
+
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+"""Names of the number of experts in config.json, by family."""
 _POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length", "seq_length")
 """Names of the number of positions in config.json, by family."""
 _STRETCHED = ("linear", "dynamic", "ntk")

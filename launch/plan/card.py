@@ -71,6 +71,7 @@ def _learner(config: RunConfig, *, room: float, card_bytes: float, shares: bool)
         "set learner.optimizer.offload" if config.learner.lora is None and not config.learner.optimizer.offload else "",
         "lower actor.gpu_memory or give the engines GPUs of their own" if shares else "",
         "lower learner.max_pack_tokens" if parts["activations"] > 0.2 * need else "",
+        "raise learner.context_parallel_size" if parts["activations"] > 0.2 * need and config.learner.num_ranks > 1 else "",
     ]
     lines.append(f"  does not fit, with a tenth to spare: {', or '.join(filter(None, steps)) or 'take a smaller model'}")
     return lines, False
@@ -99,7 +100,8 @@ def _rank_bytes(config: RunConfig, recomputation: Recomputation) -> float:
 
 def _ranks_that_fit(config: RunConfig, room: float) -> int:
     """The smallest number of ranks that fit; 0: none does."""
-    for num_ranks in range(config.learner.num_ranks + 1, _MAX_RANKS + 1):
+    num_sharing = config.learner.context_parallel_size
+    for num_ranks in range(config.learner.num_ranks + num_sharing, _MAX_RANKS + 1, num_sharing):
         more = config.model_copy(update={"learner": config.learner.model_copy(update={"num_ranks": num_ranks})})
         if _rank_bytes(more, "full") <= USED_SHARE * room:
             return num_ranks

@@ -30,7 +30,8 @@ MAY_CHANGE = re.compile(
     | broker\.(?!eta$).* | desktop\.(num_desktops|memory_per_desktop_mb|image|lease_time_limit_s|settle_.*)
     | actor\.(num_actors|num_episodes|inference|num_engines)
     | learner\.(checkpoint_every_updates|num_checkpoints_kept|weight_.*|device)
-    | learner\.(num_ranks|rank_timeout_s|activation_checkpointing|optimizer\.offload)
+    | learner\.(num_ranks|rank_timeout_s|activation_checkpointing|context_parallel_size)
+    | learner\.optimizer\.offload
     | learner\.recipe\.(max_updates|max_run_s|max_rl_s|target_success)""",
     re.VERBOSE,
 )

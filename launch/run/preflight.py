@@ -31,6 +31,7 @@ from computerrl.common.models.folder import (
     is_model_folder,
     model_folder,
     model_folder_problems,
+    sharing_problems,
 )
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.common.wire.addresses import own_address
@@ -280,10 +281,10 @@ def check_model(config: RunConfig, _machine: Machine) -> list[Finding]:
 
 
 def _context_problems(config: RunConfig) -> list[Problem]:
-    actor = config.actor
-    return context_problems(
-        config.model.name, max_prompt_tokens=actor.prompt.max_prompt_tokens, max_new_tokens=actor.max_new_tokens
-    )
+    actor, name = config.actor, config.model.name
+    problems = sharing_problems(name) if config.learner.context_parallel_size > 1 else []
+    prompt, num_new = actor.prompt.max_prompt_tokens, actor.max_new_tokens
+    return [*problems, *context_problems(name, max_prompt_tokens=prompt, max_new_tokens=num_new)]
 
 
 def check_prompt(config: RunConfig, _machine: Machine) -> list[Finding]:

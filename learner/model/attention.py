@@ -3,7 +3,9 @@
 The attention is registered with transformers under the name `ATTENTION`. A `TrieLayout` takes the place of the attention mask,
 which decoder layers hand through untouched. `attention_varlen` is the layout for GPUs, `attention_blocks` for all else.
 
-Shape legend: N nodes, H query heads, G key/value heads, D head size.
+A layout may have a slice of the nodes as queries: the rank's own, where several share a pack (`learner.model.parallel`).
+
+Shape legend: N nodes, n queries, which are all nodes or a slice of them, H query heads, G key/value heads, D head size.
 """
 
 from __future__ import annotations
@@ -32,15 +34,17 @@ class TrieLayout(Protocol):
         ...
 
     def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, scale: float) -> torch.Tensor:
-        """query [H, N, D], key and value [G, N, D] -> [N, H, D]: out[n] = softmax(q[n] k[path to n]^T * scale) v[path to n]."""
+        """query [H, n, D], key and value [G, N, D] -> [n, H, D]: out[i] = softmax(q[i] k[path to i]^T * scale) v[path to i]."""
         ...
 
 
-def layout_of(pack: Pack, *, device: torch.device, dtype: torch.dtype, head_size: int) -> TrieLayout:
-    """The fastest one that can do it."""
+def layout_of(
+    pack: Pack, *, device: torch.device, dtype: torch.dtype, head_size: int, queries: slice | None = None
+) -> TrieLayout:
+    """The fastest one that can do it. ``queries``: the nodes that attend; None: all."""
     if kernel_serves(device, dtype, head_size):
-        return VarlenLayout.of(pack, device=device)
-    return BlockLayout.of(pack, device=device)
+        return VarlenLayout.of(pack, device=device, queries=queries)
+    return BlockLayout.of(pack, device=device, queries=queries)
 
 
 def trie_attention(
@@ -53,7 +57,7 @@ def trie_attention(
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """transformers' attention signature: query [1, H, N, D], key and value [1, G, N, D] -> [1, N, H, D]."""
+    """transformers' attention signature: query [1, H, n, D], key and value [1, G, n, D] -> [1, n, H, D]."""
     if not isinstance(attention_mask, TrieLayout):
         raise TypeError(f"attention {ATTENTION!r} needs a TrieLayout as mask, got {type(attention_mask).__name__}")
     if sliding_window is not None and attention_mask.max_depth > sliding_window:

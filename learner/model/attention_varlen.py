@@ -5,9 +5,10 @@ sequence of its own: its queries are the run, its keys the path to the run and t
 
     nodes   T a s k o k c l i c k | o s e        keys of the second run: T a s k o k c l o s e
 
-So prompts that samples share are run through all layers once; only their keys are read again by every run below them.
+So prompts that samples share are run through all layers once; only their keys are read again by every run below them. Where a
+slice of the nodes attends, a run that it cuts has the queries of the slice, and keys up to the last of them.
 
-Shape legend: N nodes, R runs, K keys of all runs, H query heads, G key/value heads, D head size.
+Shape legend: N nodes, n queries, R runs, K keys of all runs, H query heads, G key/value heads, D head size.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class VarlenLayout:
     key_nodes_K: torch.Tensor
     """int64: the nodes whose keys each run sees, run after run."""
     query_ends: torch.Tensor
-    """[R + 1] int32, from 0."""
+    """[R + 1] int32, from 0, among the n queries."""
     key_ends: torch.Tensor
     """[R + 1] int32, from 0."""
     max_queries: int
@@ -86,26 +87,36 @@ class VarlenLayout:
     """See `installed_kernel`."""
 
     @classmethod
-    def of(cls, pack: Pack, *, device: torch.device, kernel: Callable[..., torch.Tensor] | None = None) -> VarlenLayout:
+    def of(
+        cls,
+        pack: Pack,
+        *,
+        device: torch.device,
+        kernel: Callable[..., torch.Tensor] | None = None,
+        queries: slice | None = None,
+    ) -> VarlenLayout:
         """Made once per pack and shared by all layers and passes. ``kernel``: another one where there is no GPU; None: the
-        installed one."""
+        installed one. ``queries``: the nodes that attend, at least one; None: all."""
         depth = pack.depth_N
+        first, past = (0, len(depth)) if queries is None else (queries.start, queries.stop)
         starts = np.flatnonzero(np.diff(depth, prepend=-2) != 1)
         stops = np.append(starts[1:], len(depth))
         path = np.empty(int(depth.max()) + 1, dtype=np.int64)
-        keys = []
+        keys, lengths = [np.zeros(0, dtype=np.int64)], [0]
         for start, stop in zip(starts, stops, strict=True):
             path[depth[start] : depth[start] + stop - start] = np.arange(start, stop)
-            keys.append(path[: depth[start] + stop - start].copy())
-        key_ends = np.cumsum([0, *map(len, keys)])
+            last = min(stop, past) - 1
+            if max(start, first) <= last:
+                keys.append(path[: depth[last] + 1].copy())
+                lengths.append(last + 1 - max(start, first))
         arrays: dict[str, np.ndarray] = {
             "key_nodes_K": np.concatenate(keys),
-            "query_ends": np.append(starts, len(depth)).astype(np.int32),
-            "key_ends": key_ends.astype(np.int32),
+            "query_ends": np.cumsum(lengths).astype(np.int32),
+            "key_ends": np.cumsum([len(one) for one in keys]).astype(np.int32),
         }
         return cls(
             **to_device(arrays, device),
-            max_queries=int((stops - starts).max()),
+            max_queries=int(max(lengths)),
             max_depth=len(path),
             kernel=kernel or installed_kernel(),
         )

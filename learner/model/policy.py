@@ -27,7 +27,7 @@ from computerrl.common.config import LoraConfig, RunConfig
 from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.memory_plan import Recomputation, card_room_mb, choose_recomputation, host_room_mb, ranks_per_node
 from computerrl.common.messages import Step
-from computerrl.common.models.folder import has_vision_tower
+from computerrl.common.models.folder import has_vision_tower, sharing_problems
 from computerrl.common.models.loading import load_whole, refusing_model
 from computerrl.common.vision.tower import Features, tower_parameters
 from computerrl.common.weight_plan import probe_difference, probe_tokens
@@ -37,6 +37,7 @@ from computerrl.learner.model.fused import fuse
 from computerrl.learner.model.head import action_logprobs
 from computerrl.learner.model.lora import Adapter, adapters_among, add_adapters
 from computerrl.learner.model.pack_tensors import PackTensors
+from computerrl.learner.model.parallel.context import ContextGroup, PackShare
 from computerrl.learner.model.ranks import SOLO, Ranks
 from computerrl.learner.model.trained_weights import TrainedWeights
 from computerrl.learner.model.vision import Vision, auto_class, load_vision
@@ -83,18 +84,20 @@ class Policy:
         float32_head: bool = False,
         trains_routers: bool = False,
         offload: bool = False,
+        context: ContextGroup | None = None,
     ) -> None:
         """``recomputation``: what each trained layer computes again when going back, see `LearnerConfig`.
         ``float32_head``: compute the output layer in float32, see `ModelConfig.head_dtype`.
         ``lora``: the model's adapters, which are in it already, are all that is trained. ``vision``: of a model that takes
         images; it tells whether its tower is trained. ``trains_routers``: see `ModelConfig.router`. ``offload``: see
-        `OptimizerConfig.offload`."""
+        `OptimizerConfig.offload`. ``context``: the ranks that share each pack; None: packs are run whole."""
         self.folder = folder
         self.vision = vision
         self._has_rope_grid = vision is not None and vision.has_rope_grid
         self._float32_head = float32_head
         self._recomputes = recomputation == "full"
         self._offload = offload
+        self._context = context
         self._model = model
         self._base = model.get_decoder()
         self._layers = self._base.layers
@@ -159,7 +162,7 @@ class Policy:
 
     def tensors(self, pack: Pack) -> PackTensors:
         """``pack`` on this device; worth keeping when the pack is run more than once."""
-        return PackTensors.of(pack, device=self.device, dtype=self.dtype, head_size=self._head_size)
+        return PackTensors.of(pack, device=self.device, dtype=self.dtype, head_size=self._head_size, context=self._context)
 
     def frozen_hidden(self, pack: Pack, tensors: PackTensors) -> torch.Tensor | None:
         """[1, N, E] what enters the first trained layer; None when something below it is trained."""
@@ -206,10 +209,12 @@ class Policy:
             bias_V,
             tensors.pair_node_U,
             tensors.pair_token_U,
-            host_pair_node_U=pack.pair_node_U,
+            host_pair_node_U=tensors.host_pair_node_U,
             temperature=temperature,
         )
-        return logprobs, entropy, states_QE.detach()
+        states = states_QE.detach()
+        share = tensors.share
+        return (logprobs, entropy, states) if share is None else _gathered(share, logprobs, entropy, states)
 
     def _shown(self, pack: Pack, tensors: PackTensors) -> Features | None:
         """[V, E] rows of the pack's images, one for each of their nodes; None without images."""
@@ -263,6 +268,13 @@ class Policy:
         return logprobs_U.index_select(0, tensors.token_pair_M).float().cpu().numpy()
 
 
+def _gathered(
+    share: PackShare, logprobs: torch.Tensor, entropy: torch.Tensor, states: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Outputs of a slice of a pack -> those of the pack."""
+    return share.whole_pairs(logprobs), share.whole_states(entropy), share.whole_states(states)
+
+
 def _routers(model: Any) -> frozenset[str]:
     """Names of the parameters that choose experts; some are of no model."""
     names = [name.removesuffix("experts") for name, _ in model.named_modules() if name.endswith(".experts")]
@@ -308,6 +320,8 @@ def load_policy(config: RunConfig, *, make: Callable[..., Policy] = Policy, rank
     Raises `ConfigError` when the folder is no model or its architecture is none of those that can be run layer by layer.
     """
     folder = ensure_model(config.model.name)
+    if config.learner.context_parallel_size > 1 and (problems := sharing_problems(config.model.name)):
+        raise ConfigError(problems)
     device = choose_device(config.learner.device)
     if device.type == "cpu" and config.learner.num_threads is not None:
         torch.set_num_threads(max(1, config.learner.num_threads // config.learner.num_ranks))

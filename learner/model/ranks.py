@@ -44,6 +44,8 @@ class Ranks(Protocol):
 
     rank: int
     num_ranks: int
+    counts_packs: bool
+    """Whether this rank counts figures of the packs that it runs. Of the ranks that share a pack, the first does."""
 
     def share(self, costs: Sequence[int]) -> list[tuple[int, bool]]:
         """(index, idle) of each piece of work this rank does, in order; ``costs`` are those of all pieces, the same on all ranks.
@@ -70,6 +72,7 @@ class Solo:
 
     rank = 0
     num_ranks = 1
+    counts_packs = True
 
     def share(self, costs: Sequence[int]) -> list[tuple[int, bool]]:
         return [(index, False) for index in range(len(costs))]
@@ -87,11 +90,40 @@ class Solo:
 SOLO = Solo()
 
 
+# torch 2.13 has new names, and warns of the old ones.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+class ContextRanks:
+    """See `learner.model.parallel.context.ContextGroup`."""
+
+    def __init__(self, group: dist.ProcessGroup, *, index: int, size: int) -> None:
+        self._group = group
+        self.index = index
+        self.size = size
+
+    def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
+        """See `ContextGroup`."""
+        whole = tensor.new_empty((self.size * len(tensor), *tensor.shape[1:]))
+        _all_gather(whole, tensor.contiguous(), group=self._group)
+        return whole
+
+    def reduce_scatter(self, tensor: torch.Tensor) -> torch.Tensor:
+        """See `ContextGroup`."""
+        own = tensor.new_empty((len(tensor) // self.size, *tensor.shape[1:]))
+        _reduce_scatter(own, tensor.contiguous(), group=self._group)
+        return own
+
+
 class RankGroup:
     """This process as one of several; makes the default group of torch.distributed."""
 
-    def __init__(self, store: Any, *, rank: int, num_ranks: int, device: torch.device, timeout_s: float) -> None:
-        """``store``: a TCPStore that rank 0 serves. ``timeout_s``: for each collective. Blocks until all ranks are there.
+    def __init__(
+        self, store: Any, *, rank: int, num_ranks: int, device: torch.device, timeout_s: float, context_size: int = 1
+    ) -> None:
+        """``store``: a TCPStore that rank 0 serves. ``timeout_s``: for each collective. ``context_size``: neighbouring ranks that
+        share each pack, a divisor of ``num_ranks``. Blocks until all ranks are there.
 
         Raises `RankLost` when they are not within `MEET_TIMEOUT_S`.
         """
@@ -117,6 +149,15 @@ class RankGroup:
         )
         if device.type == "cuda":
             torch.cuda.set_device(self.device)
+        self._context_size = context_size
+        self.context = self._make_context(timeout_s) if context_size > 1 else None
+        self.counts_packs = rank % context_size == 0
+
+    def _make_context(self, timeout_s: float) -> ContextRanks:
+        size, timeout = self._context_size, datetime.timedelta(seconds=timeout_s)
+        # Every rank makes all groups, its own and the others', in one order.
+        groups = [dist.new_group(list(range(first, first + size)), timeout=timeout) for first in range(0, self.num_ranks, size)]
+        return ContextRanks(groups[self.rank // size], index=self.rank % size, size=size)
 
     def store_of_thread(self, purpose: str) -> Any:
         """A connection of its own to the store, for another thread: waiting on it blocks no other."""
@@ -130,10 +171,11 @@ class RankGroup:
 
     def share(self, costs: Sequence[int]) -> list[tuple[int, bool]]:
         """See `Ranks.share`. Dealt out by size: ranks go through layers in lockstep, so what they do at the same time should
-        be equally large."""
+        be equally large. Ranks that share packs do the same."""
         order = sorted(range(len(costs)), key=lambda index: (-costs[index], index))
-        own = [(index, False) for index in order[self.rank :: self.num_ranks]]
-        num_rounds = -(-len(costs) // self.num_ranks)
+        number, num_shares = self.rank // self._context_size, self.num_ranks // self._context_size
+        own = [(index, False) for index in order[number::num_shares]]
+        num_rounds = -(-len(costs) // num_shares)
         return own if len(own) == num_rounds else [*own, (order[-1], True)]
 
     def sum(self, values: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:

@@ -75,6 +75,7 @@ class ShardedPolicy(Policy):
             float32_head=float32_head,
             trains_routers=trains_routers,
             offload=offload,
+            context=ranks.context,
         )
 
     @property

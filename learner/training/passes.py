@@ -1,7 +1,8 @@
 """Forward and backward passes over packs of steps, with the algorithm's loss or a likelihood; gradients gather in the masters.
 
 On several ranks each runs its share of the packs (`learner.model.ranks`). A rank without a pack of its own runs another rank's
-pack to take part in the collectives, and counts nothing of it ("idle"). No optimizer here.
+pack to take part in the collectives, and counts nothing of it ("idle"). Ranks that share a pack all compute its loss, and the
+first of them counts it. No optimizer here.
 
 Shape legend: M action tokens of a pass, Q nodes with logits, U distinct (node, next token) pairs, T trajectories of a batch.
 """
@@ -98,7 +99,7 @@ class Passes:
         for item in self.of_batch(batch, list(range(len(batch.samples)))):
             with torch.no_grad():
                 outputs = self._forward(item)
-                if item.idle:
+                if item.idle or not self._ranks.counts_packs:
                     continue
                 seen = {"logprobs": _logprobs_of(outputs, item.tensors), "entropy": _of_tokens(outputs.entropy_Q, item.tensors)}
                 if self._value_head is not None:
@@ -163,7 +164,7 @@ class Passes:
 
     def accumulate(self, item: PackPass, *, scale: float, totals: Totals, samples: EffectiveSamples) -> SeenPass | None:
         """Forward and backward pass with ``scale`` times the algorithm's loss. The loss in the result is not scaled; None when
-        idle."""
+        idle, and where another rank counts the pack."""
         outputs = self._forward(item)
         if item.idle:
             _backward_nothing(outputs)
@@ -171,20 +172,27 @@ class Passes:
         head = self._value_head
         logprobs_M = _logprobs_of(outputs, item.tensors)
         entropy_M = _of_tokens(outputs.entropy_Q, item.tensors)
-        # Actions of older policies are no sign of how sure the present one is of its own.
-        totals.add("entropy", torch.where(item.batch.is_replayed_M, 0.0, entropy_M).sum(), item.num_own_tokens)
+        values_M = None if head is None else _of_tokens(head.values(outputs.states_QE), item.tensors)
+        is_counted = self._ranks.counts_packs
+        if values_M is not None and not is_counted:
+            # The head's gradients of all ranks are added up, and these are those of the rank that counts the pack.
+            values_M = values_M.detach()
         proximal_M = item.proximal_logprobs_M
         seen = PolicyOutputs(
             logprobs_M=logprobs_M,
             entropy_M=entropy_M,
             proximal_logprobs_M=logprobs_M.detach() if proximal_M is None else proximal_M,
             reference_logprobs_M=item.reference_logprobs_M,
-            values_M=None if head is None else _of_tokens(head.values(outputs.states_QE), item.tensors),
+            values_M=values_M,
         )
         with blaming(self._algorithm, "loss"):
             result = returned(self._algorithm.loss(seen, item.batch), LossResult)
             check_loss(result, num_tokens=len(logprobs_M))
         (result.loss * scale).backward()
+        if not is_counted:
+            return None
+        # Actions of older policies are no sign of how sure the present one is of its own.
+        totals.add("entropy", torch.where(item.batch.is_replayed_M, 0.0, entropy_M).sum(), item.num_own_tokens)
         for name, (total, count) in result.metrics.items():
             totals.add(name, total, count)
         if result.log_weights_M is not None:
@@ -206,10 +214,12 @@ class Passes:
             if idle:
                 _backward_nothing(outputs)
                 continue
-            totals.add_packs([pack])
             logprobs_M = _logprobs_of(outputs, tensors)
             loss = -logprobs_M.sum() / num_tokens
             (weight * loss).backward()
+            if not self._ranks.counts_packs:
+                continue
+            totals.add_packs([pack])
             seen.append(SeenPass(pack, None, logprobs_M.detach(), loss.detach()))
             totals.add(name, loss.detach() * num_tokens, len(logprobs_M))
             if name == "loss":

@@ -163,8 +163,14 @@ def _make(config: RunConfig, store: Any, *, rank: int) -> tuple[RankGroup, Any]:
         from computerrl.learner.training.trainer import Trainer
 
     device = choose_device(config.learner.device)
+    learner = config.learner
     ranks = RankGroup(
-        store, rank=rank, num_ranks=config.learner.num_ranks, device=device, timeout_s=config.learner.rank_timeout_s
+        store,
+        rank=rank,
+        num_ranks=learner.num_ranks,
+        device=device,
+        timeout_s=learner.rank_timeout_s,
+        context_size=learner.context_parallel_size,
     )
     return ranks, Trainer(config, load_sharded_policy(config, ranks), ranks=ranks)
 

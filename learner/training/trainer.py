@@ -126,7 +126,8 @@ class Trainer:
         self.skipped = frozenset(skipped)
         if minibatches:
             self.optimizer.count_update()
-        totals.add_packs([item.pack for passes in minibatches for item in passes if not item.idle])
+        if self._ranks.counts_packs:
+            totals.add_packs([item.pack for passes in minibatches for item in passes if not item.idle])
         of_images = self._count_images(totals)
         totals.add_up(self._ranks)
         totals.add("entropy", batch.left_out_nll, batch.left_out_tokens)

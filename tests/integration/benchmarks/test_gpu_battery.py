@@ -28,7 +28,7 @@ LIMIT_S = 3000.0
 PARTS = {
     "attention": ["attention varlen", "attention blocks"],
     "gradient": ["gradient of a step"],
-    "ranks": ["1 rank over gloo: loss", "1 rank over gloo: weights"],
+    "ranks": [f"1 rank over gloo{way}: {what}" for way in ("", ", masters offloaded") for what in ("loss", "weights")],
     "loop": ["the whole loop"],
     "learner": ["sampled tokens/s", "computed tokens", "memory peak", "memory plan", "one layer"],
     "transformers": ["start", "2 episodes", "3 episodes", "host memory", "output layer in bfloat16", "output layer in float32"],
@@ -79,6 +79,7 @@ def test_part_of_several_gpus_passes_over_processes_of_a_cpu(part: str) -> None:
     # In float32 a probe tells other weights from rounding, also where the model is as small as this.
     rows = rows_of(part, num_gpus=2, sizes=replace(SIZES, dtype="float32"))
     assert {"passed"} <= {row["state"] for row in rows} <= {"passed", None}
+    assert part != "ranks-2" or sum("packs shared" in row["name"] or "offloaded" in row["name"] for row in rows) == 4
 
 
 # --- what fails --------------------------------------------------------------------------------------------------------------

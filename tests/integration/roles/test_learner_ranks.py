@@ -201,6 +201,46 @@ def test_two_ranks_train_to_the_same_weights_as_one_in_other_ways(tmp_path: Path
     assert_same_training(found[2], found[1])
 
 
+@pytest.mark.parametrize(
+    ("num_ranks", "num_sharing", "top_layers", "algorithm"),
+    [
+        (2, 2, 2, "grpo"),
+        *(
+            pytest.param(*case, marks=pytest.mark.release)
+            for case in (
+                (4, 2, None, "grpo"),
+                (4, 4, 1, "ppo"),
+                (2, 2, 2, "vcpo"),
+                (4, 2, 2, "distillation"),
+                (2, 2, 2, "grpo with masks"),
+                (2, 2, 2, "grpo with lora"),
+            )
+        ),
+    ],
+)
+def test_ranks_that_share_packs_train_to_the_same_weights_as_one(
+    tmp_path: Path, num_ranks: int, num_sharing: int, top_layers: int | None, algorithm: str
+) -> None:
+    """Two groups of two ranks have different packs. Figures of a pack count once."""
+    name, _, extra = algorithm.partition(" with ")
+    settings: dict[str, Any] = {"options": {"masks": {"top_entropy": 0.5}, "kl_cov": 0.1}} if extra == "masks" else {}
+    settings |= {"lora": LoraConfig(rank=2)} if extra == "lora" else {}
+    found = {}
+    for count, sharing in ((1, 1), (num_ranks, num_sharing)):
+        config = make_config(
+            tmp_path,
+            num_ranks=count,
+            top_layers=top_layers,
+            num_minibatches=2,
+            algorithm=name,
+            context_parallel_size=sharing,
+            **settings,
+        )
+        with no_pickle(), trainer_of(config) as trainer:
+            found[count] = play(trainer)
+    assert_same_training(found[num_ranks], found[1])
+
+
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.release)])
 def test_two_ranks_with_offloaded_masters_train_to_the_same_bits(tmp_path: Path, dtype: str) -> None:
     """In bfloat16 the masters of one rank are rounded into slices. A checkpoint of either continues in the other."""

@@ -355,6 +355,15 @@ def test_load_config_ranks_in_serial_mode_are_an_error(tmp_path: Path) -> None:
     assert load_config(write(tmp_path, "learner: {num_ranks: 2}\n")).learner.num_ranks == 2
 
 
+@pytest.mark.parametrize(("num_ranks", "num_sharing"), [(1, 2), (4, 3), (2, 4), (4, 1), (4, 2), (4, 4)])
+def test_load_config_ranks_that_share_packs_divide_the_ranks(tmp_path: Path, num_ranks: int, num_sharing: int) -> None:
+    file = write(tmp_path, f"learner: {{num_ranks: {num_ranks}, context_parallel_size: {num_sharing}}}\n")
+    if num_ranks % num_sharing:
+        assert set(problems(file)) == {"learner.context_parallel_size"}
+    else:
+        assert load_config(file).learner.context_parallel_size == num_sharing
+
+
 @pytest.mark.parametrize(
     ("text", "field"),
     [

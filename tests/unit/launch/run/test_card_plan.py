@@ -96,6 +96,47 @@ def test_parts_add_up_to_the_plan(tmp_path: Path) -> None:
     assert parts["masters, moments and gradient"] == pytest.approx(16 * 8.19e9 / 4, rel=0.01)
 
 
+@pytest.mark.parametrize("again", ["none", "full"])
+@pytest.mark.parametrize("num_sharing", [1, 2, 4])
+def test_ranks_that_share_a_pack_keep_a_slice_and_what_layers_gather(num_sharing: int, again: str, tmp_path: Path) -> None:
+    settings = ["learner.max_pack_tokens=32768", f"learner.activation_checkpointing={again}"]
+    config = ready("eight-80gb", tmp_path, *settings)
+    whole = learner_parts(config, "full", on_card=True)
+    shared = config.model_copy(update={"learner": config.learner.model_copy(update={"context_parallel_size": num_sharing})})
+    parts = learner_parts(shared, "full", on_card=True)
+    # Keys and values of 8 heads of 128 numbers: two bytes each where layers keep them, four for the gradients of one layer.
+    of_layer = 32768 * 2 * 8 * 128
+    gathered = 0 if num_sharing == 1 else of_layer * (2 * (36 if again == "none" else 1) + 4)
+    assert parts["activations"] == pytest.approx(whole["activations"] / num_sharing + gathered)
+    assert {name: size for name, size in parts.items() if name != "activations"} == {
+        name: size for name, size in whole.items() if name != "activations"
+    }
+
+
+def test_long_prompts_that_do_not_fit_are_answered_with_ranks_that_share_packs(tmp_path: Path) -> None:
+    settings = ["learner.max_pack_tokens=262144", "learner.optimizer.offload=true"]
+    plan = planned("eight-80gb", tmp_path, *settings)
+    said = next(line for line in plan.lines if "does not fit" in line)
+    assert "raise learner.context_parallel_size" in said and "learner.optimizer.offload" not in said
+    more = planned_again(tmp_path, *settings, "learner.context_parallel_size=4")
+    assert "rank" in more.lines[0] and not any("context_parallel_size" in line for line in more.lines), more.lines
+
+
+def planned_again(folder: Path, *overrides: str) -> CardPlan:
+    """Of `eight-80gb`, whose model is made already."""
+    config = load_config(CONFIGS / "eight-80gb.yaml", overrides=[f"model.name={folder / 'model'}", *overrides])
+    return plan_cards(config, num_cards=8, card_gb=80)
+
+
+@pytest.mark.parametrize(("offload", "places"), [("false", "set learner.optimizer.offload"), ("true", "of the host's memory")])
+def test_offloading_is_proposed_or_told_with_what_the_host_holds(offload: str, places: str, tmp_path: Path) -> None:
+    plan = planned("eight-80gb", tmp_path, "learner.num_ranks=1", f"learner.optimizer.offload={offload}")
+    assert any(places in line for line in plan.lines), plan.lines
+    if offload == "true":
+        # 16 bytes of each of 8.19 billion parameters.
+        assert any(f"{16 * 8.19e9 / GIB:.1f} GiB" in line for line in plan.lines), plan.lines
+
+
 @pytest.mark.parametrize("num_parts", [1, 2, 4, 8])
 def test_an_engine_in_parts_has_a_part_of_weights_and_of_each_token_s_keys(num_parts: int, tmp_path: Path) -> None:
     config = ready("eight-80gb", tmp_path, f"actor.tensor_parallel_size={num_parts}")

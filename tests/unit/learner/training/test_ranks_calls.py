@@ -15,10 +15,10 @@ from computerrl.learner.training.ranked_trainer import batch_from_bytes, batch_t
 from tests.support.data.trainer_data import make_step
 
 
-def group(rank: int, num_ranks: int) -> RankGroup:
+def group(rank: int, num_ranks: int, *, context_size: int = 1) -> RankGroup:
     """Only what `share` reads: no group is formed."""
     found = RankGroup.__new__(RankGroup)
-    found.rank, found.num_ranks = rank, num_ranks
+    found.rank, found.num_ranks, found._context_size = rank, num_ranks, context_size
     return found
 
 
@@ -30,6 +30,15 @@ def test_share_every_piece_is_done_once_and_all_ranks_do_equally_many(costs: lis
     assert sorted(done) == list(range(len(costs)))
     assert len(set(map(len, shares))) == 1
     assert all(0 <= index < len(costs) for share in shares for index, _ in share)
+
+
+@pytest.mark.parametrize("costs", [[], [5], [9, 1, 7], [3, 3, 8, 1, 2, 9, 9]])
+@pytest.mark.parametrize("context_size", [2, 4])
+def test_share_ranks_of_a_context_group_do_the_same_and_groups_share_the_rest(costs: list[int], context_size: int) -> None:
+    shares = [group(rank, 8, context_size=context_size).share(costs) for rank in range(8)]
+    assert all(share == shares[rank - rank % context_size] for rank, share in enumerate(shares))
+    as_ranks = [group(number, 8 // context_size).share(costs) for number in range(8 // context_size)]
+    assert shares[::context_size] == as_ranks
 
 
 def test_share_pieces_done_at_the_same_time_are_neighbours_in_size() -> None:
