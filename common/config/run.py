@@ -80,7 +80,8 @@ class TasksConfig(Section):
     wordings: Wordings = "plain"
     """How instructions are said. `plain`: as the family says them. `seen`: in other words and sentences, drawn by the seed.
     `unseen`: the same with words and sentences that `seen` never uses: train with `seen`, evaluate with `unseen`, and success
-    tells whether the policy reads. Task files and imported bundles keep their words. Read by the env_server."""
+    tells whether the policy reads. Task files, imported bundles and synthesized tasks keep their words. Read by the
+    env_server."""
     demonstration_seeds: tuple[int, int] = (0, 100_000)
     """Half-open range of seeds for demonstrations. No two of the four ranges may overlap."""
     training_seeds: tuple[int, int] = (100_000, 10_000_000)
@@ -107,6 +108,10 @@ class TasksConfig(Section):
     imported: Place | None = None
     """Folder that `computerrl tasks import` wrote (docs/how-to/tasks.md). Each bundle that is not broken becomes a family
     `cua-gym-<id>`. These families are played when `families` is empty. None: there are no such tasks. Read by learner and
+    env_server."""
+    synthesized: Place | None = None
+    """Folder that `computerrl tasks synthesize` wrote (docs/how-to/tasks.md). Each of its tasks becomes a family
+    `synthesized-<id>`. These families are played when `families` is empty. None: there are no such tasks. Read by learner and
     env_server."""
 
     def seeds_of(self, split: Split) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from computerrl.common.messages import Action, Observation, TaskRef
 from computerrl.common.plugins import load_named
 from computerrl.env_server.driver import Getter, TaskInstance
 from computerrl.env_server.tasks import calc, editor, files, forge, miniwob, pointing, web
-from computerrl.env_server.tasks.family import BUNDLE_PREFIX, OSWORLD_PREFIX, Family
+from computerrl.env_server.tasks.family import BUNDLE_PREFIX, OSWORLD_PREFIX, SYNTHESIZED_PREFIX, Family
 
 _HAND_MADE = {
     family.name: family
@@ -38,8 +38,8 @@ REFUSED = miniwob.REFUSED
 
 
 def families_of(tasks: TasksConfig) -> Mapping[str, Family]:
-    """All that a run with this configuration may play: ours, those of its task files and of its imported bundles, and those that
-    it names as `module:NAME`. Raises `ConfigError`."""
+    """All that a run with this configuration may play: ours, those of its task files, imported bundles and synthesized tasks, and
+    those that it names as `module:NAME`. Raises `ConfigError`."""
     others = {**foreign_families(tasks), **{name: _loaded(name) for name in tasks.families if ":" in name}}
     return {**FAMILIES, **others} if others else FAMILIES
 
@@ -59,8 +59,8 @@ def _loaded(name: str) -> Family:
 
 
 def foreign_families(tasks: TasksConfig) -> Mapping[str, Family]:
-    """Those of the task files in ``tasks.osworld`` and of the bundles in ``tasks.imported``. Raises `ConfigError` where a folder
-    has none that can be run."""
+    """Those of the task files in ``tasks.osworld``, of the bundles in ``tasks.imported`` and of the tasks in
+    ``tasks.synthesized``. Raises `ConfigError` where a folder has none that can be run."""
     found: dict[str, Family] = {}
     # Imports only here: they need the libraries of all metrics, which half a second goes into.
     if tasks.osworld is not None:
@@ -71,6 +71,10 @@ def foreign_families(tasks: TasksConfig) -> Mapping[str, Family]:
         from computerrl.env_server.tasks.bundles import imported
 
         found |= imported.families(Path(tasks.imported))
+    if tasks.synthesized is not None:
+        from computerrl.env_server.tasks.synthesis import task_file
+
+        found |= task_file.families(Path(tasks.synthesized))
     return found
 
 
@@ -115,6 +119,9 @@ def advice(name: str, tasks: TasksConfig) -> str:
         return _advice_on_osworld(name, tasks)
     if name.startswith(BUNDLE_PREFIX):
         return _advice_on_bundle(name, tasks)
+    if name.startswith(SYNTHESIZED_PREFIX):
+        place = tasks.synthesized
+        return f"{place} has no task with this id" if place else "tasks.synthesized names no folder of synthesized tasks"
     if name in FAMILIES:
         return f"it runs on {', '.join(sorted(FAMILIES[name].drivers))}"
     begins = sorted(family for family in FAMILIES if family.startswith(name))

@@ -21,13 +21,15 @@ OSWORLD_PREFIX = "osworld-"
 """Beginning of the names of families that are OSWorld's task files; the file's id follows."""
 BUNDLE_PREFIX = "cua-gym-"
 """Beginning of the names of families that are imported bundles; the bundle's id follows."""
+SYNTHESIZED_PREFIX = "synthesized-"
+"""Beginning of the names of families that are synthesized tasks; the task's id follows."""
 NO_VERDICT: Final = "no verdict"
 """Beginning of the detail of an evaluation whose reward script gave none."""
 
 
 def is_foreign(name: str) -> bool:
-    """Whether the family of this name is a task file or an imported bundle."""
-    return name.startswith((OSWORLD_PREFIX, BUNDLE_PREFIX))
+    """Whether the family of this name is a task file, an imported bundle or a synthesized task."""
+    return name.startswith((OSWORLD_PREFIX, BUNDLE_PREFIX, SYNTHESIZED_PREFIX))
 
 
 @dataclass(frozen=True, slots=True)

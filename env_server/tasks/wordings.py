@@ -102,7 +102,7 @@ def reworded(instruction: str, wordings: Wordings, *, seed: int) -> str:
 
 
 def said_to_agents(instruction: str, task: TaskRef, tasks: TasksConfig) -> str:
-    """What agents are told of ``task``: task files and imported bundles keep their words."""
+    """What agents are told of ``task``: task files, imported bundles and synthesized tasks keep their words."""
     return instruction if is_foreign(task.family) else reworded(instruction, tasks.wordings, seed=task.seed)
 
 

@@ -1,4 +1,5 @@
-"""`computerrl tasks list`, `prove`, `check` and `import`: the task families, and the tasks of other collections."""
+"""`computerrl tasks list`, `prove`, `check`, `import` and `synthesize`: the task families, the tasks of other collections, and
+tasks found by random walks."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from computerrl import SOURCE_ROOT
 from computerrl.common.errors import ConfigError, Problem
 from computerrl.launch.commands.options import AS_JSON
 from computerrl.launch.progress import Progress, tracked
@@ -22,15 +24,16 @@ if TYPE_CHECKING:
     from computerrl.env_server.tasks.osworld.check import Report
 
 
-@click.group(short_help="List and prove task families; check or import other collections.")
+@click.group(short_help="List, prove and synthesize tasks; check or import other collections.")
 def tasks() -> None:
-    """List the task families, prove some of them, or check or import the tasks of other collections.
+    """List the task families, prove some of them, check or import the tasks of other collections, or synthesize tasks.
 
     \b
     computerrl tasks list calc
     computerrl tasks prove calc-set-cell
     computerrl tasks check evaluation_examples/examples
     computerrl tasks import cua-gym bundles imported
+    computerrl tasks synthesize calc walked --num 20
     """
 
 
@@ -55,14 +58,16 @@ def tasks_list(beginning: str, *, pixels: bool, as_json: bool) -> None:
 @tasks.command("prove", short_help="Play FAMILIES on a desktop: untouched 0, demonstrated 1.")
 @click.argument("families", nargs=-1, required=True, metavar="FAMILIES...")
 @click.option("--seeds", "num_seeds", type=click.IntRange(min=1), default=3, show_default=True, help="Instances of each family.")
-@click.option("--config", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Configuration with the desktops.")
+@click.option(
+    "--config", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Configuration with the desktops and tasks."
+)
 @click.option("--image", metavar="NAME", help="Image of the desktops: core, full, osworld. Default: that of CONFIG, or full.")
 @AS_JSON
 def tasks_prove(families: tuple[str, ...], num_seeds: int, *, config: Path | None, image: str | None, as_json: bool) -> None:
     """Play training instances of FAMILIES on desktops. Each must score 0 untouched, and 1 after the family's own demonstration.
 
     A family is a name of `computerrl tasks list`, or module:NAME for one of your own, in the current folder or an installed
-    package.
+    package. Families of synthesized tasks are those of the folder that CONFIG names.
 
     Exit code 0: all instances are proven. 1: some are not.
 
@@ -165,6 +170,37 @@ def tasks_import(
     sys.exit(code)
 
 
+@tasks.command("synthesize", short_help="Make tasks of what random walks change.")
+@click.argument("app", type=click.Choice(["calc", "files", "impress", "writer"]), metavar="APP")
+@click.argument("out", type=click.Path(path_type=Path), metavar="OUT")
+@click.option(
+    "--num", "num_tasks", type=click.IntRange(min=1), default=200, show_default=True, help="Tasks that OUT should have."
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the walks.")
+@click.option("--config", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Configuration with the desktops.")
+@click.option("--image", metavar="NAME", help="Image of the desktops: core, full, osworld. Default: that of CONFIG, or full.")
+@AS_JSON
+def tasks_synthesize(
+    app: str, out: Path, *, num_tasks: int, seed: int, config: Path | None, image: str | None, as_json: bool
+) -> None:
+    """Make tasks of what random walks change, and write them to OUT, which the setting tasks.synthesized then names.
+    APP is calc, files, impress or writer.
+
+    A walk of a few actions begins in a document or folder drawn from the seed. One to three changes become an instruction, and
+    the checker asks for these and nothing else. The walk without its needless actions is the demonstration. A task is kept if
+    it is new, the demonstration succeeds on a reset desktop, and the untouched desktop and all parts of the demonstration fail.
+
+    The same command goes on where it was interrupted, and a larger --num adds tasks.
+
+    Exit code 0: OUT has that many tasks. 1: 200 walks in a row gave no new one. 2: APP, OUT or the image is wrong.
+
+    \b
+    computerrl tasks synthesize calc walked --num 20
+    computerrl tasks synthesize writer letters --seed 1 --json
+    """
+    sys.exit(run_synthesis(app, out, num_tasks=num_tasks, seed=seed, config_file=config, image=image, as_json=as_json))
+
+
 def list_families(beginning: str, *, from_pixels: bool = False, as_json: bool = False) -> int:
     """Print name, applications and description of the families whose name starts with ``beginning``, as a table or as JSON.
     Returns the exit code: 1 when there is none.
@@ -196,12 +232,13 @@ def prove_families(names: Sequence[str], *, num_seeds: int, config_file: Path | 
     """Print what instances of the families ``names`` are worth untouched and demonstrated, one by one. Returns the exit code: 1
     when one is not proven."""
     from computerrl.common import log
-    from computerrl.common.config import LearnerConfig, RunConfig, TasksConfig
+    from computerrl.common.config import LearnerConfig, RunConfig, TasksConfig, load_config
     from computerrl.env_server.client import family_names, with_needed_apps
     from computerrl.env_server.serving.play_tasks import proofs
     from computerrl.env_server.tasks import families_of
 
-    tasks = TasksConfig(families=tuple(names))
+    tasks = load_config(config_file).tasks if config_file else TasksConfig()
+    tasks = tasks.model_copy(update={"families": tuple(names)})
     desktops = _desktops(config_file, image)
     no_demos = LearnerConfig.model_validate({"recipe": {"demos_per_family": 0}})
     family_names(RunConfig(tasks=tasks, desktop=desktops, learner=no_demos))  # names that there are, on an image that has them
@@ -221,6 +258,37 @@ def prove_families(names: Sequence[str], *, num_seeds: int, config_file: Path | 
     else:
         click.echo(f"{sum(row['is_proven'] for row in rows)} of {len(rows)} instances are proven", err=True)
     return 0 if all(row["is_proven"] for row in rows) else 1
+
+
+def run_synthesis(
+    app: str, out: Path, *, num_tasks: int, seed: int, config_file: Path | None, image: str | None, as_json: bool
+) -> int:
+    """Synthesize until ``out`` has ``num_tasks`` tasks, and print its figures. Returns the exit code: 1 when it has fewer."""
+    from computerrl.common import log
+    from computerrl.env_server.serving.synthesis import MAX_BARREN_WALKS, prepared, synthesize
+    from computerrl.env_server.tasks.synthesis.task_file import figures
+    from computerrl.version import find_version
+
+    desktops = _desktops(config_file, image)
+    manifest = prepared(out, app, seed=seed, desktops=desktops, version=find_version(SOURCE_ROOT))
+    log.configure(level="warning")  # on standard error
+    with Progress("synthesizing", unit="tasks", done=len(manifest.tasks), total=num_tasks) as shown:
+        for grown in synthesize(out, manifest, num_tasks=num_tasks, desktops=desktops):
+            manifest = grown
+            shown(len(manifest.tasks), num_tasks)
+    found = figures(out, manifest)
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+    else:
+        for name in ("walks", "proposed", "kept", "templates", "seconds"):
+            click.echo(f"{name:10} {found[name]}")
+        click.echo(f"{'longest':10} {found['longest_demonstration']} actions: tasks.max_steps must be more")
+        for stage in ("unsaid", "unproven"):
+            for reason, number in found[stage].items():
+                click.echo(f"{stage:10} {number:5}  {reason}")
+    if len(manifest.tasks) < num_tasks:
+        click.echo(f"{MAX_BARREN_WALKS} walks in a row gave no new task: try another --seed, in another folder", err=True)
+    return 0 if len(manifest.tasks) >= num_tasks else 1
 
 
 MIN_SCREEN_TOKENS = 32

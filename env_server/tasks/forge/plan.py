@@ -51,6 +51,8 @@ class Forged:
     """What is opened, the last one in front: files or folders; pages (.html) in the browser."""
     folders: Sequence[str] = ()
     """Empty folders that are there before."""
+    added_folders: Sequence[str] = ()
+    """Folders that must be there in the end although no wanted file is in them, besides ``folders``."""
     checks: Mapping[str, Check] = field(default_factory=dict)
     """Facts of which several values are right, by pattern; see `facts.differences`."""
     is_listing_exact: bool = False
@@ -150,7 +152,7 @@ class Forged:
     def _compare_listing(self, wanted: Mapping[str, bytes | None], found: Sequence[str]) -> list[tuple[str, bool]]:
         """Paths that are there or not, unlike what is wanted, each with whether it is missing."""
         paths = [path for path, data in wanted.items() if data is not None]
-        expected = _with_folders_above(paths) | {f"{folder}/" for folder in self.folders}
+        expected = _with_folders_above(paths) | {f"{folder}/" for folder in (*self.folders, *self.added_folders)}
         return [(path, path in expected) for path in sorted(expected ^ set(found))]
 
 

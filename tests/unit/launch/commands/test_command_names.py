@@ -65,6 +65,7 @@ WRONG_NAMES = [
     ["bench", "nope"],
     ["bench", "gpu_check"],
     ["study", "nope"],
+    ["tasks", "synthesize", "nope", "out"],
     ["tain"],
     ["train", "quickstart", "--learner.max_age=2"],
 ]
