@@ -192,7 +192,7 @@ def tasks_synthesize(
 
     The same command goes on where it was interrupted, and a larger --num adds tasks.
 
-    Exit code 0: OUT has that many tasks. 1: 200 walks in a row gave no new one. 2: APP, OUT or the image is wrong.
+    Exit code 0: OUT has that many tasks. 1: 200 walks in a row gave no new one. 2: APP or OUT is wrong. 3: the image is missing.
 
     \b
     computerrl tasks synthesize calc walked --num 20

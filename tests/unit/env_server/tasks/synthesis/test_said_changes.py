@@ -90,6 +90,11 @@ def two_corners(b: Book) -> None:
     b.paint("B3", bold=True)
 
 
+def two_empty_cells(b: Book) -> None:
+    b.paint("D1", fill="FF0000")
+    b.paint("F1", fill="FF0000")
+
+
 def four_values(b: Book) -> None:
     for row in range(2, 5):
         b.put(f"C{row}", row)
@@ -101,6 +106,7 @@ def four_values(b: Book) -> None:
     [
         (lambda b: None, "nothing changed"),
         (two_corners, "form no rectangle"),
+        (two_empty_cells, "form no rectangle"),
         (four_values, f"more than {MAX_CHANGES} changes"),
         (lambda b: b.put("C5", "=C2*C3", result=620), "not clear from its result"),
         (lambda b: b.put("C5", "=SUM(C2:C4)-SUM(C2:C4)+20", result=20), ""),
@@ -108,6 +114,8 @@ def four_values(b: Book) -> None:
         (lambda b: b.put("D2", "31"), "read as something else"),
         (lambda b: b.put("D2", "=1+1", result=2), "something else"),
         (lambda b: b.raw.create_sheet("Notes", 0), "several ways"),
+        (lambda b: setattr(b.sheet().column_dimensions["A"], "width", 40), "no words for the fact"),
+        (lambda b: b.paint("A1", align="fill"), "alignment"),
     ],
 )
 def test_change_of_a_workbook_without_words_is_refused(change_it: Callable[[Book], object], reason: str) -> None:
@@ -146,6 +154,13 @@ def test_change_of_a_text_is_said(pars: tuple[Par, ...], expected: str) -> None:
     assert said("writer", paper(*PARS), paper(*pars)) == expected
 
 
+@pytest.mark.parametrize("others", [State({"b.txt": b""}), State({}, frozenset({"new"}))])
+def test_document_beside_which_something_changed_is_refused(others: State) -> None:
+    before, after = book(), book(lambda b: b.put("C3", 1200))
+    with pytest.raises(UnsaidError, match="other files than the document"):
+        changes_of("calc", before, State({**after.files, **others.files}, others.folders))
+
+
 def test_page_numbers_are_said_with_all_that_is_asked_of_them() -> None:
     after = paper(*PARS, page_numbers=("footer", "center", 1, "decimal"))
     assert said("writer", paper(*PARS), after) == "Add page numbers in the footer, centred, from 1 on, in arabic numerals."
@@ -165,6 +180,29 @@ def test_page_numbers_are_said_with_all_that_is_asked_of_them() -> None:
 def test_change_of_a_text_without_words_is_refused(pars: tuple[Par, ...], reason: str) -> None:
     with pytest.raises(UnsaidError, match=reason):
         changes_of("writer", paper(*PARS), paper(*pars))
+
+
+LIKE = "Every visitor receives a guide, and a bag."
+TWICE = (*PARS, par(LIKE))
+
+
+@pytest.mark.parametrize(
+    ("pars", "reason"),
+    [
+        ((*PARS, par(LIKE).looking(bold=True)), "first words do not name"),
+        ((*PARS[:2], *PARS[3:], par(LIKE)), "first words do not name"),
+    ],
+)
+def test_paragraph_that_begins_like_another_one_is_refused(pars: tuple[Par, ...], reason: str) -> None:
+    with pytest.raises(UnsaidError, match=reason):
+        changes_of("writer", paper(*TWICE), paper(*pars))
+
+
+def test_word_that_stands_twice_in_its_paragraph_is_refused() -> None:
+    before = par("Ask Leeds, then Leeds again.")
+    bold = Par((*par("Ask ").runs, *par("Leeds").looking(bold=True).runs, *par(", then Leeds again.").runs))
+    with pytest.raises(UnsaidError, match="several times in their paragraph"):
+        changes_of("writer", paper(PARS[0], before), paper(PARS[0], bold))
 
 
 TREE = State({"a.txt": b"one\n", "in/b.md": b"two\n", "in/c.md": b"three\n"}, frozenset({"in", "out"}))
@@ -201,7 +239,7 @@ def test_change_of_files_is_said(after: State, expected: str) -> None:
         (TREE, "nothing changed"),
         (State(TREE.files, frozenset({"in"})), "folder is gone"),
         (tree({"n.txt": b"1\n2\n3\n4\n"}), "many lines"),
-        (tree({"n.txt": b"\n"}), "cannot be quoted"),
+        *((tree({"n.txt": text}), "cannot be quoted") for text in (b"\n", b"a\tb\n", b'say "a"\n', b"long " * 40)),
         (tree({"n.zip": zipped({"x": b"y"})}), "something else than one folder"),
         (tree({"a.txt": None, "x.txt": b"one\n", "y.txt": b"one\n"}), "same content moved"),
         (tree({name: f"{name}\n".encode() for name in "wxyz"}), "more than"),
@@ -210,6 +248,12 @@ def test_change_of_files_is_said(after: State, expected: str) -> None:
 def test_change_of_files_without_words_is_refused(after: State, reason: str) -> None:
     with pytest.raises(UnsaidError, match=reason):
         changes_of("files", TREE, after)
+
+
+def test_copy_of_one_of_two_equal_files_is_refused() -> None:
+    twins = State({"a.txt": b"one\n", "b.txt": b"one\n"})
+    with pytest.raises(UnsaidError, match="one of several equal files"):
+        changes_of("files", twins, State({**twins.files, "c.txt": b"one\n"}))
 
 
 def deck(change_it: Callable[[Deck], object] = lambda deck: None) -> State:
@@ -232,9 +276,19 @@ def test_change_of_a_presentation_is_said(change_it: Callable[[Deck], object], e
     assert said("impress", deck(), deck(change_it)) == expected
 
 
-def test_presentation_with_fewer_slides_is_refused() -> None:
-    with pytest.raises(UnsaidError, match="slides added or removed"):
-        changes_of("impress", deck(), deck(lambda d: d.slides.pop()))
+@pytest.mark.parametrize(
+    ("change_it", "reason"),
+    [
+        (lambda d: None, "nothing changed"),
+        (lambda d: d.slides.pop(), "slides added or removed"),
+        (lambda d: d.slides[0].change(0, size=40), "look 'size'"),
+        (lambda d: d.slides[0].change(0, left=9), "no words for the fact"),
+        (lambda d: d.slides[0].change(1, lines=("One", "Two")), "several lines"),
+    ],
+)
+def test_change_of_a_presentation_without_words_is_refused(change_it: Callable[[Deck], object], reason: str) -> None:
+    with pytest.raises(UnsaidError, match=reason):
+        changes_of("impress", deck(), deck(change_it))
 
 
 @pytest.mark.parametrize("kind", sorted(WORDS))
