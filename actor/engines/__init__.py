@@ -17,6 +17,9 @@ from computerrl.common.models.folder import context_problems
 if TYPE_CHECKING:
     from computerrl.actor.engines.base import PolicyEngine
 
+MAX_DRAFT_TOKENS = 8
+"""Of the engine `transformers`, where the configuration leaves it open."""
+
 
 def make_engine(
     config: RunConfig, folder: Path, *, decode: Callable[[Sequence[int]], str] | None = None, index: int = 0
@@ -72,6 +75,7 @@ def _make_one(config: RunConfig, folder: Path, *, decode: Callable[[Sequence[int
             gpu_memory=config.actor.gpu_memory,
             tensor_parallel_size=config.actor.tensor_parallel_size,
             max_num_batched_tokens=config.actor.max_num_batched_tokens,
+            max_draft_tokens=config.actor.max_draft_tokens or 0,
             enforce_eager=config.actor.enforce_eager,
             resumes=config.actor.on_new_weights == "resume",
         )
@@ -98,7 +102,7 @@ def _make_one(config: RunConfig, folder: Path, *, decode: Callable[[Sequence[int
         max_tokens=max_tokens,
         seed=seed,
         num_threads=config.actor.num_threads,
-        max_draft_tokens=config.actor.max_draft_tokens,
+        max_draft_tokens=MAX_DRAFT_TOKENS if config.actor.max_draft_tokens is None else config.actor.max_draft_tokens,
         # Cross-policy sampling has two engines.
         memo_bytes=(config.actor.memo_mb << 20) // (1 if config.actor.older_policy_every is None else 2),
         resumes=config.actor.on_new_weights == "resume",

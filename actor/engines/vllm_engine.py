@@ -25,6 +25,7 @@ import torch
 
 from computerrl.actor.engines.base import NO_VERSION, GenerationRequest, RequestImage
 from computerrl.actor.engines.threaded import Sampled, ThreadedEngine
+from computerrl.actor.engines.vllm_parts.drafts import draft_options, mend_drafts_on_cpus
 from computerrl.actor.engines.vllm_parts.images import features_of, image_options
 from computerrl.actor.engines.vllm_parts.known import require_known_vllm, torchvision_problem
 from computerrl.actor.engines.vllm_parts.weights import (
@@ -112,6 +113,7 @@ class VLLMCore:
         gpu_memory: float,
         tensor_parallel_size: int = 1,
         max_num_batched_tokens: int | None = None,
+        max_draft_tokens: int = 0,
         enforce_eager: bool = False,
         processor: ImageProcessor | None = None,
     ) -> None:
@@ -133,6 +135,9 @@ class VLLMCore:
         if self._on_cpu:
             # Eager with an explicit cache size: no compilation and no warm-up, which took 20 of 33 s to start.
             options = {"enforce_eager": True, "block_size": CPU_BLOCK_TOKENS, "kv_cache_memory_bytes": KV_CACHE_BYTES}
+            if max_draft_tokens:
+                mend_drafts_on_cpus()
+        options |= draft_options(max_draft_tokens)
         self._is_split = tensor_parallel_size > 1
         options |= {"tensor_parallel_size": tensor_parallel_size, "distributed_executor_backend": "mp"} if self._is_split else {}
         options |= {"skip_tokenizer_init": True} if processor is None else image_options()
@@ -387,6 +392,7 @@ def make_vllm_engine(
     gpu_memory: float = 0.4,
     tensor_parallel_size: int = 1,
     max_num_batched_tokens: int | None = None,
+    max_draft_tokens: int = 0,
     enforce_eager: bool = False,
     resumes: bool = False,
 ) -> ThreadedEngine:
@@ -402,6 +408,7 @@ def make_vllm_engine(
         gpu_memory=gpu_memory,
         tensor_parallel_size=tensor_parallel_size,
         max_num_batched_tokens=max_num_batched_tokens,
+        max_draft_tokens=max_draft_tokens,
         enforce_eager=enforce_eager,
         processor=processor,
     )

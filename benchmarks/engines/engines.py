@@ -233,6 +233,7 @@ def _make_engine(name: str) -> Any:
         from computerrl.actor.engines import make_engine
 
         return make_engine(config, folder, decode=lambda _: "")
+    from computerrl.actor.engines import MAX_DRAFT_TOKENS
     from computerrl.actor.engines.transformers_engine import make_transformers_engine
 
     return make_transformers_engine(
@@ -244,7 +245,7 @@ def _make_engine(name: str) -> Any:
         max_tokens=160,
         seed=0,
         num_threads=NUM_THREADS,
-        max_draft_tokens=config.actor.max_draft_tokens,
+        max_draft_tokens=MAX_DRAFT_TOKENS,
         **WAYS[name],
     )
 

@@ -254,10 +254,11 @@ class ActorConfig(Section):
     max_new_tokens: int = Field(32, ge=1)
     """Maximum number of tokens of a completion. A longer completion is cut and counts as badly formed. The default is 256 in a
     long format."""
-    max_draft_tokens: int = Field(8, ge=0)
-    """Maximum number of tokens of a completion that are guessed from earlier completions and computed in one pass (speculative
-    sampling). Sampled tokens and their probabilities are the same as without guesses. 0: no guesses. Only the engine
-    `transformers` uses this field."""
+    max_draft_tokens: int | None = Field(None, ge=0, le=64)
+    """Maximum number of tokens of a completion that are guessed and computed in one pass (speculative sampling). Sampled tokens
+    and their probabilities are distributed as without guesses. The engine `transformers` guesses from earlier completions,
+    `vllm` from the prompt and the completion so far (vLLM's method `ngram`; tried on CPUs, not run on a GPU). 0: no guesses.
+    None: 8 with `transformers`, 0 with `vllm`."""
     memo_mb: int = Field(256, ge=0)
     """Memory in MiB for next-token distributions that the present weights have already computed. Sampled tokens and their
     probabilities are the same as without it. One distribution over 49,152 tokens takes 200 kB. 0: nothing is kept. Only the

@@ -4,7 +4,8 @@ They serve what a learner trained and exported, so that exports are tried with a
 process it lives in, so its turn runs in a process of its own: the last test starts this file again with
 COMPUTERRL_TEST_ENGINE=vllm, on the real model (vLLM's kernels do not take the tiny one's head size). vllm-async is the same with
 the asynchronous scheduling that vLLM has on GPUs, so that a step is under way whenever weights come, and reads most prompts over
-several steps. vllm-split has a third of each matrix in each of three processes (tensor parallelism). Names that end in experts
+several steps. vllm-split has a third of each matrix in each of three processes (tensor parallelism). vllm-drafts guesses tokens
+(speculative decoding). Names that end in experts
 are engines of a small mixture of experts.
 """
 
@@ -106,6 +107,7 @@ def make(name: str, folder: Path, tokenizer: FolderTokenizer, dtype: str) -> Thr
             num_threads=1,
             max_num_batched_tokens=32 if name == "vllm-async" else None,
             tensor_parallel_size=3 if name == "vllm-split" else 1,
+            max_draft_tokens=4 if name == "vllm-drafts" else 0,
         )
     from computerrl.actor.engines.transformers_engine import make_transformers_engine
 
@@ -366,7 +368,7 @@ if VARIABLE not in os.environ:
 
     @pytest.mark.release
     @pytest.mark.timeout(2000)
-    @pytest.mark.parametrize("engine", ["vllm", "vllm-async", "vllm-split", "vllm-experts"])
+    @pytest.mark.parametrize("engine", ["vllm", "vllm-async", "vllm-split", "vllm-drafts", "vllm-experts"])
     def test_vllm_engine_in_its_own_process_passes_the_same_suite(engine: str) -> None:
         inner = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__]
         env = {**os.environ, VARIABLE: engine, "OMP_NUM_THREADS": "1"}

@@ -26,6 +26,7 @@ ENGINE_OPTIONS = (
     "max_num_batched_tokens",
     "max_num_seqs",
     "skip_tokenizer_init",
+    "speculative_config",
     "tensor_parallel_size",
     "use_tqdm_on_load",
 )
