@@ -168,7 +168,10 @@ MADE: dict[str, Callable[[], str]] = {
     "api.algorithms": api(
         *(f"{_ALGORITHMS}:{name}" for name in ("Algorithm", "TrainBatch", "LossBatch", "PolicyOutputs", "LossResult")),
         *(f"{_ALGORITHMS}:{name}" for name in ("PolicyAges", "StepTable", "GRPO")),
-        *(f"{_ALGORITHMS}:{name}" for name in ("Refines", "LearnsValues", "SamplesDynamically", "ScalesLearningRate")),
+        *(
+            f"{_ALGORITHMS}:{name}"
+            for name in ("Refines", "LearnsValues", "SamplesDynamically", "ScalesLearningRate", "ChecksConfig")
+        ),
     ),
     "api.rewards": api(*(f"computerrl.learner.rewards:{name}" for name in ("Reward", "RewardSetting", "RewardUnknown"))),
     "api.tasks": api(
