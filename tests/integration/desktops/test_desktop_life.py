@@ -106,7 +106,7 @@ def test_programs_hear_signals_that_the_host_process_ignores(tmp_path: Path) -> 
     ignored = (signal.SIGHUP, signal.SIGQUIT)
     before = {number: signal.signal(number, signal.SIG_IGN) for number in ignored}
     try:
-        with open_desktop(tmp_path, DesktopConfig(apps=("mousepad",))) as desktop:
+        with open_desktop(tmp_path, DesktopConfig(apps=("editor",))) as desktop:
             pid = pid_of(processes_below(desktop.pid or 0), "mousepad")
             lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     finally:
