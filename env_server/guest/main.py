@@ -35,7 +35,7 @@ def main() -> int:
     settings = json.loads(sys.argv[1])
     os.umask(0o077)
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
-        # Programs of the desktop inherit what is ignored here: after `nohup` on the host no shell would hear that its terminal ends.
+        # Programs of the desktop inherit what is ignored here: after `nohup` on the host no shell would hear its terminal end.
         signal.signal(number, signal.SIG_DFL)
     wire = Wire(socket.socket(fileno=os.dup(1)))
     os.dup2(2, 1)  # all output of this process goes to the log
