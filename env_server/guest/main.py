@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import sys
 import time
@@ -34,9 +33,6 @@ def main() -> int:
     """Run until the host closes the connection."""
     settings = json.loads(sys.argv[1])
     os.umask(0o077)
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
-        # Programs of the desktop inherit what is ignored here: after `nohup` on the host no shell would hear its terminal end.
-        signal.signal(number, signal.SIG_DFL)
     wire = Wire(socket.socket(fileno=os.dup(1)))
     os.dup2(2, 1)  # all output of this process goes to the log
     processes.give_memory_back()

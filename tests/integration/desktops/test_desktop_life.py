@@ -102,20 +102,6 @@ def test_desktop_is_one_session_without_files_on_the_host_and_its_close_leaves_n
         desktop.close()
 
 
-def test_programs_hear_signals_that_the_host_process_ignores(tmp_path: Path) -> None:
-    ignored = (signal.SIGHUP, signal.SIGQUIT)
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in ignored}
-    try:
-        with open_desktop(tmp_path, DesktopConfig(apps=("editor",))) as desktop:
-            pid = pid_of(processes_below(desktop.pid or 0), "mousepad")
-            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    mask = next(int(line.split()[1], 16) for line in lines if line.startswith("SigIgn:"))
-    assert not [number for number in ignored if mask >> (number - 1) & 1]
-
-
 def test_kill_of_the_host_process_leaves_nothing(tmp_path: Path) -> None:
     host = subprocess.Popen(
         [sys.executable, "-m", "tests.support.desktop_host", str(tmp_path)],

@@ -138,7 +138,7 @@ def test_shells_of_a_terminal_are_waited_for_when_it_ends(tmp_path: Path) -> Non
     shell = "trap 'sleep 1; echo typed > history; exit' HUP; echo > ready; while :; do sleep 0.05; done"
     terminal = Program("terminal", ["sh", "-c", shell], env={"PATH": "/usr/bin:/bin"}, log_folder=tmp_path, folder=tmp_path)
     own_process = processes.children_of(os.getppid())
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as `guest.main` does
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which `nohup` ignores, and a container does not
     terminal.start()
     signal.signal(signal.SIGHUP, before)
     shells = {found for found in processes.children_of(os.getpid()) if found[0] == terminal.pid}
