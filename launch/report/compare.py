@@ -41,7 +41,7 @@ _ROWS = (
     ("desktop step, median (s)", ("step_p50_s",), "figure"),
     ("trained tokens per second", ("trained_tokens_per_s",), "figure"),
     ("actor idle", ("actor_idle_fraction",), "percent"),
-    ("greatest age trained", ("max_policy_age_trained",), "figure"),
+    ("greatest policy age trained (versions)", ("max_policy_age_trained",), "figure"),
     ("trajectories lost", ("num_trajectories_lost",), "figure"),
     ("commit", ("commit",), "text"),
 )

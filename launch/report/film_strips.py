@@ -46,6 +46,8 @@ class Film:
     end_reason: str
     frames: tuple[Frame, ...]
     num_left_out: int
+    episode: str
+    """Name of the episode for `computerrl replay RUN EPISODE`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,7 @@ def _film(episode: Record, trajectories: Path) -> Film:
         end_reason=str(episode.get("end_reason", "")).replace("_", " "),
         frames=tuple(frames),
         num_left_out=left_out,
+        episode=str(episode.get("trajectory_id", "")),
     )
 
 

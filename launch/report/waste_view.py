@@ -19,7 +19,7 @@ _TITLES = {
     "masked": "masked: some steps were too old",
     "within_bound": "= what the age bound alone leaves",
     "phase_closed": "phase closed",
-    "no_signal": "no signal (not staleness)",
+    "no_signal": "no signal: as good as the rest of its group",
     "not_chosen": "not chosen by the algorithm",
     "too_sure": "too sure to be trained (the algorithm's choice)",
     "skipped": "skipped: gradients that were not finite",

@@ -26,6 +26,7 @@ from computerrl.launch.progress import Tell, tell_nobody
 from computerrl.launch.report.charts import PAGE_FOLDER, Band
 from computerrl.launch.report.evaluation_figures import wilson_interval
 from computerrl.launch.report.film_strips import Strip, make_strips
+from computerrl.launch.report.headline import headline
 from computerrl.launch.report.report_data import (
     CONTROLS,
     EVALUATIONS,
@@ -153,6 +154,7 @@ def render_page(report: dict[str, Any], *, state: RunState, active: ActiveTime, 
         .get_template("report.html.j2")
         .render(
             report=report,
+            headline=headline(report),
             tiles=tiles(report),
             evaluations=[(title, report[name]) for name, title in shown_evaluations(report).items()],
             chances=report["chances"] if any(report.get(name) for name in CONTROLS) else {},

@@ -24,6 +24,7 @@ from computerrl.env_server.drivers.screenshots import ScreenshotStore
 from computerrl.launch.report.charts import Band, Chart, Series, bars, figure, intervals, smooth, thinned, ticks
 from computerrl.launch.report.evaluation_figures import wilson_interval
 from computerrl.launch.report.film_strips import choose_pairs, make_strips
+from computerrl.launch.report.headline import headline
 from computerrl.launch.report.report_data import EVALUATIONS, ActiveTime, Attempt, EpisodeTotals, closing_line
 from computerrl.launch.report.write import _read_status, write_report, write_status
 from tests.support.data.synthetic_run import FAMILIES, START, write_run
@@ -111,6 +112,16 @@ def test_report_finished_run_has_every_field(whole: Report) -> None:
     assert report["restarts"] == {"actor-0": 1}
     assert report["step_p50_s"] == pytest.approx(0.13)
     assert report["reset_p50_s"] == pytest.approx(0.42)
+
+
+def test_report_begins_with_its_headline_and_names_the_command_that_replays_each_film(whole: Report) -> None:
+    report, page, text = whole
+    words = " ".join(" ".join(page.words).split())
+    assert headline(report) in words.partition("environment steps per second")[0]
+    commands = re.findall(r"computerrl replay (\S+) (\S+)", words)
+    assert len(commands) == text.count('class="film"') > 0
+    orders = ("eval-before", "eval-after-rl")
+    assert set(commands) == {(report["name"], f"{order}/{family}:10000000/0") for order in orders for family in FAMILIES}
 
 
 def test_report_has_the_interval_of_every_familys_success(whole: Report) -> None:
