@@ -5,8 +5,9 @@ from __future__ import annotations
 import datetime
 import difflib
 import itertools
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
@@ -36,6 +37,29 @@ def read_section(path: Path, kind: type[Kind], *, overrides: Sequence[str] = ())
     if problems:
         raise ConfigError(problems)
     return section
+
+
+def overrides_of(path: Path, kind: type[Section]) -> list[str]:
+    """The fields that the file ``path`` sets, as overrides of another one: each value that is no section replaces a whole value,
+    a list or the options of an algorithm too. Raises `ConfigError` for whatever is wrong with the file alone."""
+    read_section(path, kind)
+    return [f"{'.'.join(place)}={_as_text(value)}" for place, value in _leaves(read_yaml(path), kind, ())]
+
+
+def _leaves(tree: dict[str, Any], kind: type[Section], above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for key, value in tree.items():
+        place = (*above, key)
+        if isinstance(value, dict) and _section_at(kind, place) is not None:
+            yield from _leaves(value, kind, place)
+        else:
+            yield place, value
+
+
+def _as_text(value: Any) -> str:
+    """``value`` in one line of YAML, as `apply_override` reads it."""
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return yaml.safe_dump(value, default_flow_style=True, width=2**31, allow_unicode=True).removesuffix("...\n").strip()
 
 
 _MAX_BITS = 64

@@ -145,7 +145,8 @@ class SupervisorConfig(Section):
     max_restarts: int = Field(5, ge=0)
     """Maximum number of consecutive restarts of a process before the run is given up."""
     backoff_s: float = Field(0.5, ge=0)
-    """Backoff before the second restart in a row in seconds; the first is at once. It doubles with each further restart."""
+    """Minimum time in seconds between a process's start and its second restart in a row; the first is at once. It doubles with
+    each further restart."""
     stable_s: float = Field(60.0, gt=0)
     """Time in seconds after which a process counts as stable, and its count of restarts begins again at 0."""
     stop_s: float = Field(3.0, gt=0)

@@ -140,10 +140,10 @@ SET = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", hel
 def with_config(*, is_required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorator that passes a command ``config``, the file of a run's configuration, and ``overrides``, the fields to set.
 
-    A command line has CONFIG as a word or after --config, and KEY=VALUE as words or after --set. Without ``is_required``,
-    ``config`` may be None.
+    A command line has CONFIG as words or after --config, and KEY=VALUE as words or after --set. What later files set overrides
+    the earlier ones, KEY=VALUE all of them. Without ``is_required``, ``config`` may be None.
     """
-    words = "CONFIG [KEY=VALUE]..." if is_required else "[CONFIG] [KEY=VALUE]..."
+    words = "CONFIG... [KEY=VALUE]..." if is_required else "[CONFIG]... [KEY=VALUE]..."
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @click.argument("words", nargs=-1, metavar=words, shell_complete=ConfigFile().shell_complete)
@@ -153,30 +153,43 @@ def with_config(*, is_required: bool = True) -> Callable[[Callable[..., Any]], C
         )
         @functools.wraps(command)
         def run(words: tuple[str, ...], named: str | None, overrides: tuple[str, ...], **options: Any) -> Any:
-            text, more = split_words(words, named)
-            if text is None and is_required:
+            files, more = split_words(words, named)
+            if not files and is_required:
                 raise click.UsageError(f"Missing argument 'CONFIG': give a YAML file, for example {EXAMPLE}")
-            config = None if text is None else ConfigFile().convert(text, None, None)
-            return command(config=config, overrides=(*overrides, *more), **options)
+            paths = [ConfigFile().convert(text, None, None) for text in files]
+            set_by_files = _set_by(paths[1:])
+            config = paths[0] if paths else None
+            return command(config=config, overrides=(*set_by_files, *overrides, *more), **options)
 
         return run
 
     return decorate
 
 
-def split_words(words: Sequence[str], named: str | None) -> tuple[str | None, list[str]]:
-    """(CONFIG or None, overrides) of a command line. Raises `click.UsageError` for a second CONFIG, and for a value that the
-    shell has split at its blanks."""
+def split_words(words: Sequence[str], named: str | None) -> tuple[list[str], list[str]]:
+    """(CONFIGs, overrides) of a command line. Raises `click.UsageError` for a CONFIG that is given twice, and for a value that
+    the shell has split at its blanks."""
     overrides = [word for word in words if is_override(word)]
-    files = [word for word in words if not is_override(word)] + ([] if named is None else [named])
-    if len(files) > 1:
-        cut = next((word for word in overrides if _is_open(word, "[]") or _is_open(word, "{}")), None)
-        if cut is not None:
-            whole = " ".join(words[words.index(cut) :])
-            raise click.UsageError(f"{cut!r} lacks a closing bracket; put quotes around a value with blanks: '{whole}'")
-        step = "a field is set with KEY=VALUE, and a section of another file is copied into yours"
-        raise click.UsageError(f"give one CONFIG, not {len(files)} ({', '.join(files)}); {step}")
-    return (files[0] if files else None), overrides
+    files = ([] if named is None else [named]) + [word for word in words if not is_override(word)]
+    cut = next((word for word in overrides if _is_open(word, "[]") or _is_open(word, "{}")), None)
+    if cut is not None and len(files) > 1:
+        whole = " ".join(words[words.index(cut) :])
+        raise click.UsageError(f"{cut!r} lacks a closing bracket; put quotes around a value with blanks: '{whole}'")
+    twice = next((text for text in files if files.count(text) > 1), None)
+    if twice is not None:
+        raise click.UsageError(f"CONFIG {twice!r} is given twice")
+    return files, overrides
+
+
+def _set_by(files: Iterable[Path]) -> list[str]:
+    """What ``files`` set, as overrides, the last one's last. Raises `ConfigError`."""
+    found: list[str] = []
+    for path in files:
+        from computerrl.common.config import RunConfig
+        from computerrl.common.config.reading import overrides_of
+
+        found += overrides_of(path, RunConfig)
+    return found
 
 
 def _is_open(word: str, brackets: str) -> bool:

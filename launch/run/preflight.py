@@ -200,7 +200,7 @@ def _about_configs(problem: Problem, config: RunConfig) -> Problem:
     name = f"algorithms/{config.learner.algorithm.name}"
     if problem.field != "learner.algorithm.name" or name not in config_names():
         return problem
-    step = f"it is a configuration: use computerrl train {name}, or copy its section learner.algorithm"
+    step = f"it is a configuration: use computerrl train {name}, or give it after yours: computerrl train CONFIG {name}"
     return replace(problem, next_step=step)
 
 

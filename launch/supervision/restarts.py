@@ -53,7 +53,9 @@ class RestartHistory:
             self.num_restarts = 0
         if self.num_restarts >= self._config.max_restarts:
             return EndRun(finished=False, reason="restart_limit")
-        delay_s = self._config.backoff_s * 2 ** (self.num_restarts - 1) if self.num_restarts else 0.0
+        backoff_s = self._config.backoff_s * 2 ** (self.num_restarts - 1) if self.num_restarts else 0.0
+        # What lived that long has waited already: only a process that dies at once is held back.
+        delay_s = max(0.0, backoff_s - lived_s)
         self.num_restarts += 1
         self.num_restarts_total += 1
         return ScheduledRestart(delay_s=delay_s, num_restarts=self.num_restarts)

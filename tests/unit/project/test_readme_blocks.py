@@ -154,9 +154,8 @@ def test_command_of_a_page_is_one_that_exists(words: list[str]) -> None:
     parser = command.make_parser(context)
     options, rest, _ = parser.parse_args(list(words))
     if isinstance(options.get("words"), tuple):
-        config, overrides = split_words(options["words"], None)
-        if config is not None and config != "CONFIG":
-            assert find_config(config)
+        configs, overrides = split_words(options["words"], None)
+        assert all(find_config(config) for config in configs if config != "CONFIG")
         assert all("=" in override for override in overrides)
     assert rest == []
 

@@ -16,9 +16,16 @@ def history() -> RestartHistory:
 
 def test_restart_repeated_deaths_back_off_twice_as_long_each_time_then_give_up() -> None:
     actor = history()
-    delays = [actor.ended(-9, lived_s=1.0) for _ in range(3)]
+    delays = [actor.ended(-9, lived_s=0.0) for _ in range(3)]
     assert delays == [ScheduledRestart(0.0, 1), ScheduledRestart(0.5, 2), ScheduledRestart(1.0, 3)]
-    assert actor.ended(-9, lived_s=1.0) == EndRun(finished=False, reason="restart_limit")
+    assert actor.ended(-9, lived_s=0.0) == EndRun(finished=False, reason="restart_limit")
+
+
+def test_restart_of_a_process_that_lived_longer_than_its_backoff_is_at_once() -> None:
+    actor = RestartHistory(CONFIG.model_copy(update={"max_restarts": 10}))
+    lives = (0.0, 0.2, 0.25, 50.0, 0.0)
+    delays = [actor.ended(-9, lived_s=lived_s) for lived_s in lives]
+    assert [one.delay_s for one in delays if isinstance(one, ScheduledRestart)] == pytest.approx([0.0, 0.3, 0.75, 0.0, 4.0])
 
 
 def test_restart_after_a_stable_life_counts_from_zero() -> None:
