@@ -49,8 +49,11 @@ def overrides_of(path: Path, kind: type[Section]) -> list[str]:
 def _leaves(tree: dict[str, Any], kind: type[Section], above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
     for key, value in tree.items():
         place = (*above, key)
-        if isinstance(value, dict) and _section_at(kind, place) is not None:
-            yield from _leaves(value, kind, place)
+        section = _section_at(kind, place)
+        if isinstance(value, dict) and section is not None:
+            # The options of what an earlier file has named are of no use to another.
+            begins_anew = "name" in value and "options" in section.model_fields
+            yield from _leaves({"options": {}, **value} if begins_anew else value, kind, place)
         else:
             yield place, value
 

@@ -27,7 +27,7 @@ WRONG_NAMES = [
     ["train", "nope.yaml"],
     ["train", "quikstart"],
     ["train"],
-    ["train", "quickstart", "smoke"],
+    ["train", "quickstart", "quickstart"],
     ["plan", "nope"],
     ["submit", "nope", "--site", "x"],
     ["up", "nope", "--hosts", "hosts.yaml"],

@@ -14,6 +14,8 @@ from computerrl.common.config import RunConfig, load_config
 from computerrl.common.config.reading import overrides_of
 from computerrl.common.errors import ConfigError
 from computerrl.launch.commands.main import cli
+from computerrl.launch.plan.machine import inspect_machine
+from computerrl.launch.run.preflight import check_algorithm
 
 ROOT = Path(__file__).parents[4]
 BASE = """
@@ -39,7 +41,11 @@ def merged(folder: Path, *texts: str, overrides: tuple[str, ...] = ()) -> RunCon
         (["learner: {group_size: 8}", "learner: {group_size: 16}"], {"learner.group_size": 16}),
         # Lists and mappings of free names are values, which are replaced whole.
         (["tasks: {families: [files-move], family_weights: {files-move: 3}}"], {"tasks.families": ["files-move"]}),
-        (["learner: {algorithm: {name: dapo, options: {}}}"], {"learner.algorithm.options": {}, "learner.group_size": 4}),
+        (["learner: {algorithm: {name: dapo}}"], {"learner.algorithm.options": {}, "learner.group_size": 4}),
+        (
+            ["learner: {algorithm: {options: {kl_beta: 0.1}}}"],
+            {"learner.algorithm": {"name": "grpo", "options": {"kl_beta": 0.1}}},
+        ),
         (["learner: {rewards: [{name: length, weight: 1.0e-3}]}"], {"learner.rewards.0.weight": 1e-3}),
         (["tasks: {recordings: null}"], {"tasks.recordings": None}),
         (["name: '007'", "model: {name: 'a: b # c'}"], {"name": "007", "model.name": "a: b # c"}),
@@ -78,10 +84,19 @@ def run(*words: str) -> Result:
 def test_every_algorithm_goes_behind_the_quickstart(name: str) -> None:
     """Any configuration of an algorithm gives the quickstart its algorithm with its options, and nothing of another's."""
     path = ROOT / "configs" / "algorithms" / f"{name}.yaml"
-    config = load_config(ROOT / "configs" / "quickstart.yaml", overrides=overrides_of(path, RunConfig))
-    own = load_config(path)
-    assert config.name == own.name and config.learner.algorithm == own.learner.algorithm
-    assert config.tasks.families == (own.tasks.families or load_config(ROOT / "configs" / "quickstart.yaml").tasks.families)
+    quickstart = ROOT / "configs" / "quickstart.yaml"
+    config, own, first = (
+        load_config(quickstart, overrides=overrides_of(path, RunConfig)),
+        load_config(path),
+        load_config(quickstart),
+    )
+    names_one = "algorithm" in (yaml.safe_load(path.read_text()).get("learner") or {})
+    assert config.name == own.name
+    assert config.learner.algorithm == (own if names_one else first).learner.algorithm
+    assert config.tasks.families == (own.tasks.families or first.tasks.families)
+    fields = [finding.problem.field for finding in check_algorithm(config, inspect_machine())]
+    # A teacher is the person's own.
+    assert not [field for field in fields if field.startswith("learner.algorithm") and not field.endswith(".teacher")]
 
 
 def test_command_line_takes_several_files(tmp_path: Path) -> None:
@@ -100,7 +115,7 @@ def test_command_line_takes_several_files(tmp_path: Path) -> None:
 
 def test_written_override_is_read_as_it_was(tmp_path: Path) -> None:
     tree = {
-        "name": "x: y",
+        "model": {"name": "x: y"},
         "tasks": {"families": ["a", "b: c"], "family_weights": {"a": 2}},
         "learner": {"optimizer": {"lr": 1e-6}},
     }
@@ -108,9 +123,9 @@ def test_written_override_is_read_as_it_was(tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump(tree))
     found = dict(override.split("=", 1) for override in overrides_of(path, RunConfig))
     assert {name: yaml.safe_load(text) for name, text in found.items()} == {
-        "name": "x: y",
+        "model.name": "x: y",
         "tasks.families": ["a", "b: c"],
         "tasks.family_weights": {"a": 2},
         "learner.optimizer.lr": 1e-6,
     }
-    assert json.loads(found["name"]) == "x: y"
+    assert json.loads(found["model.name"]) == "x: y"
