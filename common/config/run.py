@@ -363,6 +363,9 @@ def _engine_problems(config: RunConfig) -> list[Problem]:
     if config.actor.tensor_parallel_size > 1 and config.actor.engine not in ("auto", "vllm"):
         reason = f"{config.actor.tensor_parallel_size}, but actor.engine is {config.actor.engine}, which is one process"
         problems.append(Problem("actor.tensor_parallel_size", reason, "set it to 1, or use actor.engine: vllm"))
+    if config.actor.max_draft_tokens and config.actor.older_policy_every and config.actor.engine in ("auto", "vllm"):
+        reason = "vLLM guesses in one engine of a process only, and cross-policy sampling (actor.older_policy_every) has two"
+        problems.append(Problem("actor.max_draft_tokens", reason, "leave it out, or use actor.engine: transformers"))
     batched, num_live = config.actor.max_num_batched_tokens, config.actor.num_live
     if batched is not None and batched <= num_live:
         given = f"{batched}, but a step computes a token for each of {num_live} completions and for a check of the weights"

@@ -267,6 +267,28 @@ def test_load_config_eta_0_with_actors_on_older_weights_is_an_error(tmp_path: Pa
     assert load_config(write(tmp_path, text.format(1))).broker.eta == 1
 
 
+@pytest.mark.parametrize(
+    ("actor", "refused"),
+    [
+        ("engine: vllm, max_draft_tokens: 4, older_policy_every: 3", True),
+        ("max_draft_tokens: 4, older_policy_every: 3", True),
+        ("engine: transformers, max_draft_tokens: 4, older_policy_every: 3", False),
+        ("engine: vllm, max_draft_tokens: 4", False),
+        ("engine: vllm, max_draft_tokens: 0, older_policy_every: 3", False),
+        ("engine: vllm, older_policy_every: 3", False),
+    ],
+)
+def test_guesses_of_two_vllm_engines_in_a_process_are_refused(tmp_path: Path, actor: str, refused: bool) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(f"actor: {{{actor}}}\n")
+    if not refused:
+        load_config(path)
+        return
+    with pytest.raises(ConfigError) as raised:
+        load_config(path)
+    assert [problem.field for problem in raised.value.problems] == ["actor.max_draft_tokens"]
+
+
 @pytest.mark.parametrize(("mode", "fine"), [("admit", True), ("mask", False), ("pace", False)])
 def test_load_config_eta_above_max_age_is_an_error_where_there_is_a_hard_bound(tmp_path: Path, mode: str, fine: bool) -> None:
     path = write(tmp_path, f"broker: {{eta: 3}}\nlearner: {{max_age: 2, staleness: {{mode: {mode}}}}}\n")
