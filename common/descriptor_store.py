@@ -39,9 +39,13 @@ class Kept:
     @property
     def is_alive(self) -> bool:
         """Whether the process lives; its id can have been given to no other then."""
+        return not self.ends_within(0.0)
+
+    def ends_within(self, timeout_s: float | None) -> bool:
+        """Wait for the end of the process, at most ``timeout_s``; None: without a limit. Returns whether it has ended."""
         poller = select.poll()
         poller.register(self.descriptors[0], select.POLLIN)
-        return not poller.poll(0)
+        return bool(poller.poll(None if timeout_s is None else timeout_s * 1000))
 
     def close(self) -> None:
         """Close the descriptors."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import select
 import signal
 import socket
 import subprocess
@@ -204,7 +203,7 @@ class GuestProcess:
 
     def _take_over(self, kept: Kept, folder: Path) -> None:
         self._pidfd, self._life_line, wire, reader = kept.descriptors
-        self._process = _ProcessOfAnother(kept.pid, self._pidfd)
+        self._process = _ProcessOfAnother(kept)
         self._wire = Wire(socket.socket(fileno=wire))
         self._log = GuestLog(folder, self._index, reader=reader)
         self._log.begin()
@@ -255,26 +254,21 @@ class GuestProcess:
 class _ProcessOfAnother:
     """A process that is no child of this one, with the part of `subprocess.Popen` that is used here."""
 
-    def __init__(self, pid: int, pidfd: int) -> None:
-        self.pid = pid
-        self._pidfd = pidfd
+    def __init__(self, kept: Kept) -> None:
+        self.pid = kept.pid
+        self._kept = kept
 
     def poll(self) -> int | None:
         """None while it runs; nobody but its parent learns its exit code."""
-        return 0 if self._ends_within(0.0) else None
+        return None if self._kept.is_alive else 0
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end. Raises `subprocess.TimeoutExpired`."""
-        if not self._ends_within(timeout):
+        if not self._kept.ends_within(timeout):
             raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
         return 0
 
     def kill(self) -> None:
         """SIGKILL."""
         with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-
-    def _ends_within(self, timeout_s: float | None) -> bool:
-        poller = select.poll()
-        poller.register(self._pidfd, select.POLLIN)
-        return bool(poller.poll(None if timeout_s is None else timeout_s * 1000))
+            signal.pidfd_send_signal(self._kept.descriptors[0], signal.SIGKILL)

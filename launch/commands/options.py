@@ -181,15 +181,14 @@ def split_words(words: Sequence[str], named: str | None) -> tuple[list[str], lis
     return files, overrides
 
 
-def _set_by(files: Iterable[Path]) -> list[str]:
+def _set_by(files: Sequence[Path]) -> list[str]:
     """What ``files`` set, as overrides, the last one's last. Raises `ConfigError`."""
-    found: list[str] = []
-    for path in files:
-        from computerrl.common.config import RunConfig
-        from computerrl.common.config.reading import overrides_of
+    if not files:
+        return []
+    from computerrl.common.config import RunConfig
+    from computerrl.common.config.reading import overrides_of
 
-        found += overrides_of(path, RunConfig)
-    return found
+    return [override for path in files for override in overrides_of(path, RunConfig)]
 
 
 def _is_open(word: str, brackets: str) -> bool:

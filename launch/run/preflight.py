@@ -185,8 +185,7 @@ def check_algorithm(config: RunConfig, _machine: Machine) -> list[Finding]:
         mine = [problem for problem in error.problems if problem.field.startswith(("learner.algorithm", "learner.rewards"))]
         return [Finding(ConfigError, _about_configs(problem, config)) for problem in mine]  # check_families reports the others
     unfit = list(algorithm.config_problems(config)) if isinstance(algorithm, ChecksConfig) else []
-    unfit += teacher_problems(config) if "reference_logprobs" in algorithm.needs else []
-    if unfit:
+    if unfit := unfit + (teacher_problems(config) if "reference_logprobs" in algorithm.needs else []):
         return [Finding(ConfigError, problem) for problem in unfit]
     lacking = without_demonstrator(config, names) if isinstance(algorithm, WantsGuidance) else []
     if not lacking:
