@@ -13,6 +13,10 @@ Column = Callable[[Sequence[Record], Sequence[Record]], str]
 """(results of one arm, results of all arms) -> cell of a table."""
 
 
+NO_FIGURE = "–"
+"""Cell of a table whose results have no such figure."""
+
+
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     """Mean and its standard error; the error of a single value is 0."""
     error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
@@ -23,7 +27,7 @@ def with_error(values: Iterable[float | None], form: str = ".3f") -> str:
     """`0.912 ± 0.011`: mean and standard error of the known values; a single value has no error."""
     known = [value for value in values if value is not None]
     if not known:
-        return "–"
+        return NO_FIGURE
     mean, error = mean_and_error(known)
     return f"{mean:{form}} ± {error:{form.lstrip('+')}}" if len(known) > 1 else f"{mean:{form}}"
 
@@ -38,10 +42,12 @@ def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def by_arm(names: Iterable[str], cells: Sequence[Record], columns: Mapping[str, Column]) -> str:
-    """A table with a line for each arm that has results. ``columns``: heading -> column."""
-    found = {name: [cell for cell in cells if cell.get("arm") == name] for name in names}
-    rows = [[name, *(column(mine, cells) for column in columns.values())] for name, mine in found.items() if mine]
-    return markdown(["arm", *columns], rows)
+    """A table with a line for each arm that has results. ``columns``: heading -> column; one without any figure is left out."""
+    found = {name: mine for name in names if (mine := [cell for cell in cells if cell.get("arm") == name])}
+    filled = {heading: [column(mine, cells) for mine in found.values()] for heading, column in columns.items()}
+    shown = {heading: texts for heading, texts in filled.items() if set(texts) != {NO_FIGURE}}
+    rows = [[name, *(texts[place] for texts in shown.values())] for place, name in enumerate(found)]
+    return markdown(["arm", *shown], rows)
 
 
 def means(value: str | Value, form: str = ".3f") -> Column:
